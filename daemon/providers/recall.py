@@ -1,0 +1,89 @@
+"""The embedded provider: no key, no network, no model; it answers by quoting what was said before.
+
+`core.quoting` chooses the quotes; its events stream and are journalled like any other provider's.
+"""
+
+import re
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import trio
+
+from contextinfinity.daemon.core.quoting import Quote, Source, best_quotes
+from contextinfinity.daemon.core.tokens import estimate_message, estimate_text
+from contextinfinity.daemon.core.transcript import Effect, Ended, TextDelta, UsageReport
+from contextinfinity.daemon.providers.base import Endpoint, ModelRequest, RawEvent
+from contextinfinity.protocol.blocks import message
+from contextinfinity.protocol.model import Completed
+
+DELTA = "recall.delta"
+END = "recall.end"
+WORDS_PER_DELTA = 4
+INLINE_CHARS = 20_000
+NOTICE = (
+    "No language model is configured, so I only quote what was said. "
+    'To add one, run `ctx auth set anthropic` and put default_model = "sonnet" under [general] in config.toml.'
+)
+REMINDER = "(No language model is configured.)"
+QUOTING = "From this conversation:"
+NOTED = "Noted. Your words are kept, and nothing said before matches them."
+
+_word = re.compile(r"\s*\S+\s*")
+_date = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+class Recall:
+    name = "recall"
+
+    def body(self, request: ModelRequest) -> dict[str, Any]:
+        return {
+            "model": request.model_id,
+            "system": request.system,
+            "messages": [{"role": m.role, "content": m.rendered_text} for m in request.messages],
+        }
+
+    def estimate(self, request: ModelRequest) -> int:
+        return estimate_text(request.system) + sum(map(estimate_message, request.messages))
+
+    async def stream(self, request: ModelRequest, endpoint: Endpoint) -> AsyncGenerator[RawEvent, None]:
+        size = sum(len(m.rendered_text) for m in request.messages)
+        # A long history takes tens of milliseconds, too long for the loop.
+        text = answer(request) if size <= INLINE_CHARS else await trio.to_thread.run_sync(answer, request)
+        pieces = _word.findall(text)
+        for i in range(0, len(pieces), WORDS_PER_DELTA):
+            yield RawEvent(DELTA, {"text": "".join(pieces[i : i + WORDS_PER_DELTA])})
+            await trio.lowlevel.checkpoint()
+        usage = {"input_tokens": self.estimate(request), "output_tokens": estimate_text(text)}
+        yield RawEvent(END, {"usage": usage})
+
+    def normalise(self, event: RawEvent) -> Sequence[Effect]:
+        match event.type, event.payload:
+            case "recall.delta", {"text": str(text)}:
+                return (TextDelta(0, text),)
+            case "recall.end", payload:
+                return (UsageReport(payload.get("usage", {})), Ended(Completed()))
+        return ()
+
+
+def answer(request: ModelRequest) -> str:
+    """The whole answer, from the messages alone: the same request always gives the same text."""
+    *earlier, last = request.messages or (message("user", ""),)
+    told = any(m.role == "assistant" and NOTICE in m.rendered_text for m in earlier)
+    sources = [
+        Source(m.rendered_text, m.role == "user", m.created_at)
+        for m in earlier
+        if m.role == "user" or not _is_own(m.rendered_text)
+    ]
+    quotes = best_quotes(last.rendered_text, sources)
+    said = f"{QUOTING}\n\n" + "\n".join(map(_line, quotes)) if quotes else NOTED
+    return f"{said}\n\n{REMINDER if told else NOTICE}"
+
+
+def _is_own(text: str) -> bool:
+    """Whether this is an answer of ours: quoting it would only quote the quote."""
+    return NOTICE in text or text.rstrip().endswith(REMINDER)
+
+
+def _line(quote: Quote) -> str:
+    date = _date.match(quote.created_at or "")
+    return f"> “{quote.text}” ({'you' if quote.by_user else 'assistant'}, {date.group() if date else 'earlier'})"

@@ -1,0 +1,1 @@
+"""The wire: transports carry frames, a connection runs their requests, dispatch maps methods to handlers and errors."""

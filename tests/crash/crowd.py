@@ -1,0 +1,74 @@
+"""Clients that talk all at once until the daemon dies under them; a ledger keeps what each was told."""
+
+import contextlib
+import random
+import threading
+import time
+
+from contextinfinity.protocol.errors import Conflict, Fault
+from tests.crash.promises import GONE, Ledger
+from tests.support.daemon import Daemon
+from tests.support.wire import Wire
+
+LONGEST_PAUSE = 0.3
+
+
+class Crowd:
+    """`with Crowd(...)`: the clients talk inside the block; they end when the daemon dies, or by `leave`."""
+
+    def __init__(self, daemon: Daemon, ledger: Ledger, branches: list[str], seed: int) -> None:
+        self.acknowledged = threading.Event()
+        self.failures: list[str] = []
+        self._daemon = daemon
+        self._ledger = ledger
+        self._leaving = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._client, args=(branch, random.Random(f"{seed} {branch} {n}")))
+            for n, branch in enumerate(branches)
+        ]
+
+    def __enter__(self) -> "Crowd":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leaving.set()
+        for thread in self._threads:
+            thread.join()
+
+    def wait_for_acknowledgement(self, seconds: float) -> bool:
+        """Until some client hears, after now, that its words are safe."""
+        self.acknowledged.clear()
+        return self.acknowledged.wait(seconds)
+
+    def _client(self, branch: str, rng: random.Random) -> None:
+        try:
+            with contextlib.suppress(*GONE), self._daemon.wire() as wire, self._ledger.listening(wire):
+                while not self._leaving.is_set():
+                    self._exchange(wire, branch, rng)
+        except Exception as error:  # noqa: BLE001 - whatever a client did not expect is the test's failure
+            self.failures.append(repr(error))
+
+    def _exchange(self, wire: Wire, branch: str, rng: random.Random) -> None:
+        ledger, text = self._ledger, f"word-{rng.getrandbits(64):x}"
+        more = {"idempotency_key": text} if rng.random() < 0.3 else {}
+        try:
+            turn = ledger.submit(wire, branch, text, **more)
+        except Conflict:  # an earlier one is under way
+            time.sleep(0.02)
+            return
+        self.acknowledged.set()
+        chance = rng.random()
+        if chance < 0.4:
+            time.sleep(rng.uniform(0, LONGEST_PAUSE))
+            ended = ledger.cancel(wire, turn)
+            if ended["phase"] == "failed" and chance < 0.1:
+                ledger.wait(wire, ledger.retry(wire, turn))
+        else:
+            ledger.wait(wire, turn)
+        if rng.random() < 0.1:
+            ledger.pin(wire, branch, f"pin {text}")
+        if rng.random() < 0.05:
+            with contextlib.suppress(Fault):
+                ledger.fork(wire, branch)
