@@ -58,7 +58,10 @@ KINDS: dict[str, type[Block]] = {
 
 
 def parse_blocks(raw: Sequence[dict[str, Any]], provider: str) -> tuple[Block, ...]:
-    """Blocks from JSON objects; kinds we do not know are kept raw, malformed known kinds raise `ValidationError`."""
+    """Blocks from JSON objects; kinds we do not know are kept raw, malformed known kinds raise `ValidationError`.
+
+    So does a field that a known kind does not have: it would be lost, and the sender would not know.
+    """
     if _is_deeper(raw, MOST_NESTED):
         raise msgspec.ValidationError(f"blocks are nested more than {MOST_NESTED} levels deep")
     return _parse_all(raw, provider, "")
@@ -93,9 +96,13 @@ def _parse(item: dict[str, Any], provider: str, where: str) -> Block:
 
 def _convert(item: object, kind: type[T], where: str) -> T:
     try:
-        return msgspec.convert(item, kind)
+        made = msgspec.convert(item, kind)
     except msgspec.ValidationError as error:
         raise msgspec.ValidationError(f"{error} in block {where}") from None
+    if isinstance(item, dict) and isinstance(made, msgspec.Struct):
+        for extra in item.keys() - {type_of, *made.__struct_fields__}:
+            raise msgspec.ValidationError(f"Object contains unknown field `{extra}` in block {where}")
+    return made
 
 
 Role = Literal["user", "assistant"]

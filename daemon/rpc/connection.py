@@ -20,6 +20,7 @@ from contextinfinity.protocol.errors import Cancelled, InvalidRequest, Unavailab
 log = logging.getLogger(__name__)
 
 MOST_REQUESTS = 1000
+MOST_CLIENTS = 1000
 MOST_SUBSCRIPTIONS = 100
 SETTLE_SECONDS = 5.0
 LAST_WORD_SECONDS = 1.0

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import trio
 
+from contextinfinity.daemon.rpc.connection import MOST_CLIENTS
 from contextinfinity.daemon.rpc.dispatch import Dispatcher
 from contextinfinity.daemon.rpc.unix import peer_uid, serve_stream
 from contextinfinity.daemon.rpc.websocket import WebsocketGate, serve_websocket
@@ -18,7 +19,6 @@ from contextinfinity.daemon.runtime.actor import Actor
 
 log = logging.getLogger(__name__)
 
-MOST_CLIENTS = 1000
 RETRY_SECONDS = 0.5
 _BUSY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _CLIENTS_OWN = frozenset({errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.EINTR})

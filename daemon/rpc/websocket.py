@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, WebSocketServer
 
-from contextinfinity.daemon.rpc.connection import Connection
+from contextinfinity.daemon.rpc.connection import MOST_CLIENTS, Connection
 from contextinfinity.daemon.rpc.dispatch import Dispatcher
 
 log = logging.getLogger(__name__)
@@ -84,6 +84,8 @@ async def _handle(request: WebSocketRequest, gate: WebsocketGate, dispatcher: Di
     headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in request.headers}
     protocols = list(request.proposed_subprotocols)
     refused = gate.refusal(request.path, request._event.host, headers, protocols)
+    if refused is None and len(clients) >= MOST_CLIENTS:
+        refused = 503, f"{MOST_CLIENTS} clients are connected already; try again later"
     if refused is not None:
         status, why = refused
         await request.reject(status, extra_headers=[(b"content-type", b"text/plain")], body=(why + "\n").encode())

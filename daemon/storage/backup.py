@@ -35,9 +35,9 @@ def make(database: Path, streams: Path, target: Path, at: str) -> BackupMade:
         anchors = _check(draft)
         _record(draft, at, anchors)
         failpoints.hit("backup.verified")
-        _sync(draft)
+        journals.sync(draft)
         draft.replace(target)
-        journals.sync_folder(target.parent)
+        journals.sync(target.parent)
     except (apsw.FullError, OSError) as error:
         if isinstance(error, OSError) and error.errno != 28:
             raise InvalidState(f"the backup could not be written: {error.strerror}") from None
@@ -95,14 +95,6 @@ def _record(draft: Path, at: str, anchors: dict[str, str]) -> None:
         db.close()
 
 
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def restore(backup: Path, database: Path, streams: Path, kept: Path, at: str) -> Path | None:
     """Put a backup in the database's place; where the old one was kept, if there was one.
 
@@ -122,7 +114,7 @@ def restore(backup: Path, database: Path, streams: Path, kept: Path, at: str) ->
             journals.JournalFile.sync([file])
             file.close()
         draft.replace(database)
-        journals.sync_folder(database.parent)
+        journals.sync(database.parent)
     finally:
         draft.unlink(missing_ok=True)
     return moved
@@ -145,7 +137,7 @@ def _prepare(backup: Path, draft: Path, backups: Path, at: str) -> dict[str, byt
         report = verify.check(draft, Path(nothing))
     if not report.ok:
         raise InvalidState(f"{backup} does not verify, so it was not restored: {report.problems[0]}")
-    _sync(draft)
+    journals.sync(draft)
     return brought
 
 
@@ -163,7 +155,7 @@ def _keep_old(database: Path, streams: Path, kept: Path) -> Path | None:
     for path in left:
         if path != database:
             path.replace(kept / path.name)
-    journals.sync_folder(kept)
+    journals.sync(kept)
     return kept
 
 

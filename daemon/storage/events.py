@@ -18,9 +18,3 @@ def after(tx: Tx, cursor: int, upto: int, limit: int, branch_id: str | None, ses
         f"SELECT id, type, branch_id, data, turn_id, session_id FROM events WHERE {where} ORDER BY id LIMIT ?", *values, limit
     )
     return [Event(r[0], r[1], r[2], msgspec.json.decode(r[3]), r[4], r[5]) for r in rows]
-
-
-def last(tx: Tx) -> int:
-    row = tx.row("SELECT coalesce(max(id), 0) FROM events")
-    assert row is not None
-    return int(row[0])

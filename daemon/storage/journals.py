@@ -80,14 +80,15 @@ class JournalFile:
                 if not file._named:
                     new.append(file)
         for folder in {file.path.parent for file in new}:
-            sync_folder(folder)
+            sync(folder)
             failpoints.hit("journal.after_folder_sync")
         for file in new:
             file._named = True
 
 
-def sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make a file's bytes, or a folder's names, durable."""
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

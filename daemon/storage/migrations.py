@@ -218,4 +218,4 @@ def _back_up(db: apsw.Connection, path: Path) -> None:
     path.chmod(0o600)
     # SQLite does not sync the removal of its rollback journal: one that came back would undo the copy.
     for folder in (path.parent, path.parent.parent):
-        journals.sync_folder(folder)
+        journals.sync(folder)

@@ -205,8 +205,5 @@ class Storage:
     ) -> list[Event]:
         return await self._read(events.after, cursor, upto, limit, branch_id, session_id)
 
-    async def last_cursor(self) -> int:
-        return await self._read(events.last)
-
     async def counts(self) -> tuple[int, int]:
         return await self._read(turns.counts)

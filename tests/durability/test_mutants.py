@@ -35,7 +35,7 @@ def _sync_less(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _name_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder is never synced by us."""
-    monkeypatch.setattr(journals, "sync_folder", lambda folder: None)
+    monkeypatch.setattr(journals, "sync", lambda folder: None)
 
 
 def _sync_no_journal(monkeypatch: pytest.MonkeyPatch) -> None:

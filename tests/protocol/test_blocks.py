@@ -108,6 +108,13 @@ def test_tool_results_nest() -> None:
         ({"type": "image", "source": {}}, r"`media_type` in block \[1\]"),
         ({"type": "reasoning", "summary": 1}, r"`\$\.summary` in block \[1\]"),
         ({"type": "unknown", "raw": {}}, r"`provider` in block \[1\]"),
+        ({"type": "text", "text": "kept", "extra": 1}, r"unknown field `extra` in block \[1\]"),
+        ({"type": "unknown", "provider": "a", "raw": 1, "more": 2}, r"unknown field `more` in block \[1\]"),
+        ({"type": "tool_result", "tool_use_id": "a", "name": "x"}, r"unknown field `name` in block \[1\]"),
+        (
+            {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "x", "y": 1}]},
+            r"unknown field `y` in block \[1\]\.content\[0\]$",
+        ),
         ({"type": "tool_result"}, r"`tool_use_id` in block \[1\]"),
         ({"type": "tool_result", "tool_use_id": "a", "is_error": "no"}, r"`\$\.is_error` in block \[1\]"),
         ({"type": "tool_result", "tool_use_id": "a", "content": "text"}, r"Expected `array`.* in block \[1\]\.content"),

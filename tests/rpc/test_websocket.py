@@ -297,3 +297,14 @@ async def provide_key(port: int, token: str) -> dict[str, dict[str, object]]:
         await peer.send(request(1, "credential.provide", provider="anthropic", key="s3cret"))
         found: dict[str, dict[str, object]] = await peer.receive()
         return found
+
+
+async def test_the_limit_of_clients_counts_at_this_door_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websockets, "MOST_CLIENTS", 1)
+    async with serving(tmp_path, Playground().table()) as served:
+        async with served.websocket() as first:
+            assert await status(served, b"Authorization: " + BEARER) == 503
+            await first.send(request(1, "ping"))
+            assert (await first.receive())["result"] == "pong"
+        await served.only(0)
+        assert await works(served)

@@ -16,13 +16,13 @@ def handlers(s: Services) -> Mapping[type[Params[Any]], Handler]:
     hub, storage = s.world.hub, s.world.storage
 
     async def subscribe(connection: Connection, p: EventsSubscribe) -> Subscribed:
+        cursor = hub.cursor if p.since is None else p.since  # before any wait: what is pipelined behind this is news
         if p.branch_id is not None:
             await storage.branch(p.branch_id)
         if p.session_id is not None:
             await storage.session(p.session_id)
         if len(connection.subscriptions) >= MOST_SUBSCRIPTIONS:
             raise Unavailable(f"this connection has {MOST_SUBSCRIPTIONS} subscriptions already; end some", retry_after=0)
-        cursor = hub.cursor if p.since is None else p.since
         if cursor > hub.cursor:
             raise InvalidParams(f"since {cursor} lies in the future; the last event is {hub.cursor}", cursor=hub.cursor)
         pump = EventPump(s.world.mint(), hub, storage, Filter(p.branch_id, p.session_id), cursor, connection.send)
