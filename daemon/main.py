@@ -34,6 +34,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     parser.add_argument("--read-only", action="store_true", help="answer questions, change nothing")
     parser.add_argument("--restore", metavar="FILE", help="put a backup in the database's place, then exit")
+    parser.add_argument("--check-config", action="store_true", help="say whether the configuration is valid, then exit")
     parser.add_argument("--version", action="version", version=version("contextinfinity"))
     return parser.parse_args(argv)
 
@@ -62,13 +63,15 @@ def serve(options: argparse.Namespace) -> int:
     sys.setswitchinterval(0.0005)  # a thread that computes must not keep the event loop waiting
     try:
         home = Home(configuration.resolve_home(options.home, os.environ))
-        home.prepare()
         if options.config:
             home.config = Path(options.config).expanduser().absolute()
             if not home.config.is_file():
                 raise configuration.ConfigError(f"{home.config} does not exist")
         flags = {} if options.websocket is None else {"websocket.enabled": True, "websocket.port": options.websocket}
         config = configuration.load(home.config, os.environ, flags)
+        if options.check_config:
+            return 0
+        home.prepare()
         home.lock()
         if options.restore:
             return restore(home, Path(options.restore).expanduser().absolute())

@@ -4,7 +4,6 @@ The running daemon makes a backup; putting one back is done by a `ctxd` of its o
 """
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from contextinfinity.clients.cli.connection import run
 from contextinfinity.clients.cli.daemon import stop_running
 from contextinfinity.clients.cli.failures import FAILURE
 from contextinfinity.clients.cli.output import clean, dump, line, note
+from contextinfinity.clients.cli.processes import complaint
 from contextinfinity.clients.cli.progress import waiting
 from contextinfinity.clients.cli.status import size
 from contextinfinity.clients.endpoint import find, home_of
@@ -34,7 +34,6 @@ from contextinfinity.protocol.methods import BackupMade, DaemonStatus, StoreBack
 
 DATABASE = "contextinfinity.db"
 MANAGER_TIMEOUT, STATUS_TIMEOUT = 90.0, 10.0
-_LOG_PREFIX = re.compile(r"^\S+ \S+ (?:ERROR|CRITICAL) \S+: ")
 
 
 @command("ctx backup", "ctx backup /mnt/usb/monday.db", "ctx backup --json | jq -r .path")
@@ -202,7 +201,7 @@ def _put_back(source: Path, home: Path) -> Path | None:
     kept = max(after.replaced - before.replaced, default=None)
     if code == 0:
         return kept
-    reason = _reason(words)
+    reason = complaint(words)
     if code == LOCK_HELD:
         reason = f"a daemon has the home again, so something restarts it, a service manager perhaps; stop that first ({reason})"
     if after == before:
@@ -217,17 +216,6 @@ async def _run_ctxd(arguments: list[str]) -> tuple[int, str]:
         # In a session of its own, so that Ctrl-C at the wrong moment does not stop it half way.
         result = await anyio.run_process(arguments, check=False, env=env, start_new_session=True)
     return result.returncode, (result.stdout + result.stderr).decode(errors="replace")
-
-
-def _reason(words: str) -> str:
-    """The last complaint in what ctxd wrote; a traceback below it is for its log, not for people."""
-    rows = [row for row in words.splitlines() if row.strip()]
-    complaints = [_LOG_PREFIX.sub("", row) for row in rows if _LOG_PREFIX.match(row)]
-    if not complaints:
-        return rows[-1] if rows else "ctxd did not say why"
-    if rows[-1].startswith((" ", "\t")) or _LOG_PREFIX.match(rows[-1]):
-        return complaints[-1]
-    return f"{complaints[-1]}: {rows[-1]}"
 
 
 @contextmanager

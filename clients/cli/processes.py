@@ -1,7 +1,10 @@
-"""Whether another process still runs, as far as the system tells."""
+"""What can be told of another process: whether it still runs, and why it ended."""
 
 import os
+import re
 from pathlib import Path
+
+_LOG_PREFIX = re.compile(r"^\S+ \S+ (?:ERROR|CRITICAL) \S+: ")
 
 
 def alive(pid: int) -> bool:
@@ -17,3 +20,14 @@ def alive(pid: int) -> bool:
     except (OSError, IndexError):
         return True
     return state != b"Z"
+
+
+def complaint(words: str) -> str:
+    """The last complaint in what ctxd wrote; a traceback below it is for its log, not for people."""
+    rows = [row for row in words.splitlines() if row.strip()]
+    complaints = [_LOG_PREFIX.sub("", row) for row in rows if _LOG_PREFIX.match(row)]
+    if not complaints:
+        return rows[-1] if rows else "ctxd did not say why"
+    if rows[-1].startswith((" ", "\t")) or _LOG_PREFIX.match(rows[-1]):
+        return complaints[-1]
+    return f"{complaints[-1]}: {rows[-1]}"

@@ -15,6 +15,8 @@ from contextinfinity.protocol.errors import ContextTooLarge
 from contextinfinity.protocol.model import Budget, Turn, Usage
 
 DIGEST_CHARACTERS = 80
+UNANSWERED = "[An earlier message was not answered: "
+INCOMPLETE = "[This answer is incomplete: "
 WARN, ALARM = 70, 90
 
 
@@ -84,11 +86,18 @@ def prompt_messages(turn: Turn) -> tuple[Message, ...]:
     if turn.final_assistant_message is not None:
         return (turn.user_message, turn.final_assistant_message)
     if turn.partial_text:
-        label = f"[This answer is incomplete: {turn.error.message if turn.error else 'it was cut off'}]\n"
+        label = f"{INCOMPLETE}{turn.error.message if turn.error else 'it was cut off'}]\n"
         return (turn.user_message, message("assistant", label + turn.partial_text, created_at=turn.created_at))
     words = " ".join(turn.user_message.rendered_text.split())
     short = words if len(words) <= DIGEST_CHARACTERS else words[:DIGEST_CHARACTERS] + "…"
-    return (message("user", f"[An earlier message was not answered: {short}]", created_at=turn.created_at),)
+    return (message("user", f"{UNANSWERED}{short}]", created_at=turn.created_at),)
+
+
+def original_words(text: str) -> str:
+    """What was said in a message of a prompt, without the label that `prompt_messages` may have put to it."""
+    if text.startswith(UNANSWERED):
+        return text[len(UNANSWERED) :].removesuffix("]")
+    return text.partition("]\n")[2] if text.startswith(INCOMPLETE) else text
 
 
 def compose_system(base: str, pins: Sequence[str]) -> str:

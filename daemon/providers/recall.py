@@ -9,6 +9,7 @@ from typing import Any
 
 import trio
 
+from contextinfinity.daemon.core.assembly import original_words
 from contextinfinity.daemon.core.quoting import Quote, Source, best_quotes
 from contextinfinity.daemon.core.tokens import estimate_message, estimate_text
 from contextinfinity.daemon.core.transcript import Effect, Ended, TextDelta, UsageReport
@@ -20,11 +21,12 @@ DELTA = "recall.delta"
 END = "recall.end"
 WORDS_PER_DELTA = 4
 INLINE_CHARS = 20_000
+NO_MODEL = "No language model is configured for this conversation, so I only quote what was said."
 NOTICE = (
-    "No language model is configured, so I only quote what was said. "
-    'To add one, run `ctx auth set anthropic` and put default_model = "sonnet" under [general] in config.toml.'
+    f"{NO_MODEL} To have one, run `ctx auth set anthropic`, then `ctx ask -m sonnet`; "
+    'default_model = "sonnet" under [general] in config.toml makes it the model of new conversations (`ctx ask --new`).'
 )
-REMINDER = "(No language model is configured.)"
+REMINDER = "(No language model is configured for this conversation.)"
 QUOTING = "From this conversation:"
 NOTED = "Noted. Your words are kept, and nothing said before matches them."
 
@@ -68,9 +70,9 @@ class Recall:
 def answer(request: ModelRequest) -> str:
     """The whole answer, from the messages alone: the same request always gives the same text."""
     *earlier, last = request.messages or (message("user", ""),)
-    told = any(m.role == "assistant" and NOTICE in m.rendered_text for m in earlier)
+    told = any(m.role == "assistant" and NO_MODEL in m.rendered_text for m in earlier)
     sources = [
-        Source(m.rendered_text, m.role == "user", m.created_at)
+        Source(original_words(m.rendered_text), m.role == "user", m.created_at)
         for m in earlier
         if m.role == "user" or not _is_own(m.rendered_text)
     ]
@@ -81,7 +83,7 @@ def answer(request: ModelRequest) -> str:
 
 def _is_own(text: str) -> bool:
     """Whether this is an answer of ours: quoting it would only quote the quote."""
-    return NOTICE in text or text.rstrip().endswith(REMINDER)
+    return NO_MODEL in text or text.rstrip().endswith(REMINDER)
 
 
 def _line(quote: Quote) -> str:

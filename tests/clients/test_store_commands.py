@@ -639,6 +639,13 @@ WRONG = {
     "config that is no TOML": Wrong(
         lambda h: (h / "config.toml").write_text("[general\n"), "config", "problem", "not valid TOML", "config.toml"
     ),
+    "config that the daemon refuses": Wrong(
+        lambda h: (h / "config.toml").write_text('[general]\ndefault_model = "nope"\n'),
+        "config",
+        "problem",
+        "nope",
+        "config.toml",
+    ),
     "config that is no text": Wrong(
         lambda h: (h / "config.toml").write_bytes(b"\xff"), "config", "problem", "not valid TOML", "config.toml"
     ),

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextinfinity.daemon.core.assembly import Piece, Reserves, assemble, entry, prompt_messages, usage
+from contextinfinity.daemon.core.assembly import Piece, Reserves, assemble, entry, original_words, prompt_messages, usage
 from contextinfinity.daemon.core.limits import Limits, limits_for
 from contextinfinity.protocol.blocks import message
 from contextinfinity.protocol.errors import ContextTooLarge, ErrorObject
@@ -68,6 +68,7 @@ def test_a_partial_answer_is_labelled_incomplete() -> None:
     assert [m.role for m in said] == ["user", "assistant"]
     assert "incomplete: it was cut" in said[1].rendered_text
     assert said[1].rendered_text.endswith("half")
+    assert [original_words(m.rendered_text) for m in said] == [said[0].rendered_text, "half"], "the label is ours"
 
 
 def test_a_message_that_was_never_answered_is_one_short_line() -> None:
@@ -76,6 +77,8 @@ def test_a_message_that_was_never_answered_is_one_short_line() -> None:
     assert "\n" not in line.rendered_text
     assert len(line.rendered_text) < 150
     assert "please do this" in line.rendered_text
+    assert original_words(line.rendered_text).startswith("please do this please")
+    assert "]" not in original_words(line.rendered_text)
 
 
 def test_usage_reads_like_a_gauge() -> None:
