@@ -23,7 +23,7 @@ from contextinfinity.protocol.jsonrpc import NULL, failure
 log = logging.getLogger(__name__)
 
 READ_BYTES = 256 * 1024
-BACKLOG = 128
+BACKLOG = 1024
 GONE_CHECK_SECONDS = 1.0
 MAX_PATH = 103 if sys.platform == "darwin" else 107
 

@@ -22,10 +22,7 @@ SIDE_FILES = ("", "-wal", "-shm")
 
 def make(database: Path, streams: Path, target: Path, at: str) -> BackupMade:
     """Copy, add the journals, verify, and only then give the file its name."""
-    if target.exists():
-        raise InvalidParams(f"{target} exists already; choose another path")
-    if not target.parent.is_dir():
-        raise InvalidParams(f"{target.parent} is no folder; make it first")
+    _check_place(database.parent, target)
     draft = target.with_name(f".{target.name}.draft")
     draft.unlink(missing_ok=True)
     try:
@@ -45,6 +42,21 @@ def make(database: Path, streams: Path, target: Path, at: str) -> BackupMade:
     finally:
         draft.unlink(missing_ok=True)
     return BackupMade(str(target), target.stat().st_size, anchors)
+
+
+def _check_place(home: Path, target: Path) -> None:
+    try:
+        taken, folder = target.exists(), target.parent.is_dir()
+    except OSError as error:
+        raise InvalidParams(f"{target} cannot be a file: {error.strerror}") from None
+    if taken:
+        raise InvalidParams(f"{target} exists already; choose another path")
+    if not folder:
+        raise InvalidParams(f"{target.parent} is no folder; make it first")
+    place, ours = Path(os.path.realpath(target.parent)), Path(os.path.realpath(home))
+    if place.is_relative_to(ours) and not place.is_relative_to(ours / "backups"):
+        # SQLite takes a file named like its journal for its own and deletes it; other names here mean something to us.
+        raise InvalidParams(f"{place} is the daemon's own; choose a path in {ours / 'backups'} or outside the home")
 
 
 def _copy(database: Path, draft: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from contextinfinity.protocol.errors import InvalidParams
 from tests.e2e.test_cli_e2e import Home, Terminal
 from tests.support.daemon import Daemon
 from tests.support.provider_server import ProviderServer, Reply
@@ -164,6 +165,21 @@ def test_damage_is_named_by_verify_and_doctor_and_undone_by_restore(site: Site, 
         assert kept.parent == broken.home / "backups"
         assert damage in (kept / "contextinfinity.db").read_bytes(), "for whoever can still make use of it"
         broken.json("ask", "Life goes on.")
+
+
+@pytest.mark.parametrize(
+    "name", ["contextinfinity.db-journal", "contextinfinity.db-wal.old", "run/token", "streams/x.db", "y" * 300]
+)
+def test_a_backup_in_an_impossible_place_is_refused_and_disturbs_nothing(site: Site, name: str) -> None:
+    site.json("ask", HERON)
+    with site.daemon.wire() as wire:
+        target = site.daemon.home / name
+        with pytest.raises(InvalidParams):
+            wire.call("store.backup", path=str(target))
+        assert len(name) == 300 or not target.exists()
+        actors = {a["name"]: a["restarts"] for a in wire.call("daemon.status")["actors"]}
+        assert set(actors.values()) == {0}, actors
+        assert wire.call("store.verify")["ok"]
 
 
 def test_a_backup_that_is_damaged_is_not_restored_and_nothing_changes(site: Site) -> None:
