@@ -63,6 +63,8 @@ def serve(options: argparse.Namespace) -> int:
     sys.setswitchinterval(0.0005)  # a thread that computes must not keep the event loop waiting
     try:
         home = Home(configuration.resolve_home(options.home, os.environ))
+        if not options.check_config:
+            home.prepare()
         if options.config:
             home.config = Path(options.config).expanduser().absolute()
             if not home.config.is_file():
@@ -71,7 +73,6 @@ def serve(options: argparse.Namespace) -> int:
         config = configuration.load(home.config, os.environ, flags)
         if options.check_config:
             return 0
-        home.prepare()
         home.lock()
         if options.restore:
             return restore(home, Path(options.restore).expanduser().absolute())
