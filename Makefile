@@ -3,7 +3,7 @@ PY ?= python3
 BIN = .venv/bin
 
 .DEFAULT_GOAL := check
-.PHONY: check install demo test lint bench soak lock docs clean
+.PHONY: check install model demo test lint bench soak lock docs clean
 
 check: lint test
 
@@ -15,10 +15,14 @@ install: .venv/ok
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-demo: install
+# The embedding model, once per machine, into the store that all homes share; its hash is checked.
+model: install
+	@$(BIN)/ctxd --install-model snowflake-arctic-embed-s
+
+demo: model
 	$(BIN)/python bench/demo.py
 
-test: install
+test: model
 	$(BIN)/python -m pytest -q
 
 lint: install
@@ -27,11 +31,11 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: install
+bench: model
 	$(BIN)/python -m bench
 
 # The same proofs as in `make test`, for as long as an evening allows.
-soak: install
+soak: model
 	CTX_CRASH_POINTS=100000 CTX_KILL_CYCLES=1000 CTX_SOAK_TURNS=1000 CTX_LOAD_SECONDS=120 CTX_RESTARTS=200 \
 	  $(BIN)/python -m pytest -q tests/durability tests/crash tests/e2e -o timeout=7200
 

@@ -3,7 +3,7 @@
 import logging
 import signal
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -12,14 +12,18 @@ from typing import Any
 import trio
 
 from contextinfinity.daemon import config as configuration
-from contextinfinity.daemon.actors import recovery
+from contextinfinity.daemon.actors import indexer, recovery
 from contextinfinity.daemon.actors.branches import Branches
+from contextinfinity.daemon.actors.embedding import Embedding
 from contextinfinity.daemon.actors.hub import Hub
+from contextinfinity.daemon.actors.importer import Importer
 from contextinfinity.daemon.actors.janitor import Janitor
 from contextinfinity.daemon.actors.jobs import Handler as JobHandler
 from contextinfinity.daemon.actors.jobs import JobRunner
 from contextinfinity.daemon.actors.journal import Journal
+from contextinfinity.daemon.actors.keeper import Keeper
 from contextinfinity.daemon.actors.maintenance import Maintenance
+from contextinfinity.daemon.actors.memory import Memory
 from contextinfinity.daemon.actors.models import Models
 from contextinfinity.daemon.actors.recoverer import Recoverer
 from contextinfinity.daemon.actors.store import Store, StoreGate
@@ -36,6 +40,7 @@ from contextinfinity.daemon.rpc.handlers import handlers
 from contextinfinity.daemon.rpc.server import RpcServer
 from contextinfinity.daemon.rpc.services import Services
 from contextinfinity.daemon.rpc.websocket import WebsocketGate
+from contextinfinity.daemon.runtime.actor import Ref, nudge
 from contextinfinity.daemon.runtime.ids import IdMint
 from contextinfinity.daemon.runtime.supervisor import Supervisor
 from contextinfinity.daemon.storage.storage import Storage
@@ -44,10 +49,6 @@ from contextinfinity.protocol.methods import METHODS, Reloaded
 from contextinfinity.protocol.model import ActorStatus
 
 log = logging.getLogger(__name__)
-
-
-def handlers_of_jobs(storage: Storage, streams: Path) -> dict[str, JobHandler]:
-    return {recovery.KIND: partial(recovery.run, storage, streams)}
 
 
 class App:
@@ -64,7 +65,9 @@ class App:
         self._version = version("contextinfinity")
         self._clients: set[object] = set()
         self._hub = Hub()
-        self._models = Models(config, Credentials(environ))
+        self._credentials = Credentials(environ)
+        self._models = Models(config, self._credentials)
+        self._nudges: list[Ref] = []
         self._stop = trio.Event()
 
     async def run(self) -> None:
@@ -108,16 +111,54 @@ class App:
 
         root.add("store", lambda: Store(home.database, home.streams, home.backups, gate, hub))
         journal = root.add("journal", lambda: Journal(home.streams, hub, self._config.stream))
-        root.add("recovery", lambda: Recoverer(storage, home.streams, can_write=gate.can_write))
+        undone = (indexer.enqueue_undone,)
+        root.add("recovery", lambda: Recoverer(storage, home.streams, undone, can_write=gate.can_write))
         janitor = workers.add("janitor", lambda: Janitor(storage, home.streams, can_write=gate.can_write))
-        world = World(storage, hub, self._models, journal, janitor, IdMint(), home.streams, gate.can_write)
+        mint = IdMint()
+        embedding = self._embedding = Embedding(storage, config, self._credentials, self._environ)
+        memory = self._memory = Memory(storage, embedding, config)
+
+        def embeds() -> bool:
+            return embedding.target is not None
+
+        def jobs(**handlers: JobHandler) -> Callable[[], JobRunner]:
+            return lambda: JobRunner(storage, handlers, can_write=gate.can_write)
+
+        embedder = workers.add("embedder", jobs(embed=embedding.run))
+        index_turns = partial(indexer.run, storage, mint, embeds, lambda: nudge(embedder))
+        indexing = workers.add("indexer", jobs(index_turn=index_turns))
+        world = World(storage, hub, self._models, journal, janitor, indexing, memory, mint, home.streams, gate.can_write)
         branches = Branches(branch_supervisor, world)
         root.add_supervisor(branch_supervisor)
         maintenance = workers.add("maintenance", lambda: Maintenance(home.database, home.streams, home.backups))
+        importer = workers.add(
+            "importer",
+            lambda: Importer(
+                storage,
+                branches,
+                hub,
+                embedder,
+                mint,
+                lambda: self._config.default_model,
+                embeds,
+                self._watched,
+                can_write=gate.can_write,
+            ),
+        )
+        keeper = workers.add(
+            "keeper",
+            lambda: Keeper(
+                storage, memory, embedding, embedder, lambda: self._config.retrieval.idle_seconds, can_write=gate.can_write
+            ),
+        )
+        self._nudges = [indexing, keeper]
         services = Services(
             world=world,
             branches=branches,
             maintenance=maintenance,
+            importer=importer,
+            embedding=embedding,
+            nudge=self._nudge_memory,
             version=self._version,
             home=str(home.path),
             socket=str(listeners[0].getsockname()),
@@ -132,7 +173,7 @@ class App:
         websocket = (tcp, self._websocket_gate) if tcp else None
         frame_limit = config.general.max_frame_bytes
         root.add("rpc", lambda: RpcServer(dispatcher, listeners, websocket, frame_limit, self._clients))
-        workers.add("jobs", lambda: JobRunner(storage, handlers_of_jobs(storage, home.streams), can_write=gate.can_write))
+        workers.add("jobs", jobs(reconcile_stream=partial(recovery.run, storage, home.streams)))
         workers.add("sweeper", lambda: Sweeper(branches))
         root.add_supervisor(workers)
         return root
@@ -177,13 +218,22 @@ class App:
             raise InvalidParams(f"the configuration was not reloaded: {error}") from None
         changed = configuration.differences(self._config, fresh)
         self._config = fresh
-        self._models.config = fresh
+        self._models.config = self._embedding.config = self._memory.config = fresh
+        self._nudge_memory()
         restart = tuple(key for key in changed if key in configuration.NEEDS_RESTART)
         applied = tuple(key for key in changed if key not in configuration.NEEDS_RESTART)
         log.info(
             "configuration reloaded; applied: %s; needs a restart: %s", *(", ".join(k) or "none" for k in (applied, restart))
         )
         return Reloaded(applied, restart)
+
+    def _watched(self) -> list[str]:
+        return [str(Path(path).expanduser()) for path in self._config.imports.watch]
+
+    def _nudge_memory(self) -> None:
+        """There may be something to index or to embed, or another embedder to do it with."""
+        for worker in self._nudges:
+            nudge(worker)
 
     async def _heed_signals(self) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:

@@ -30,11 +30,43 @@ class General(msgspec.Struct, frozen=True):
 class BudgetSettings(msgspec.Struct, frozen=True):
     response_reserve_tokens: Positive = 4000
     safety_margin_tokens: Tokens | None = None
+    max_retrieval_tokens: Tokens = 6000
 
 
 class ContextSettings(msgspec.Struct, frozen=True):
     working_set_tokens: Positive = 50_000
     pin_tokens: Positive = 2000
+
+
+class Retrieval(msgspec.Struct, frozen=True):
+    embedder: str = "local"
+    embedding_model: str = "text-embedding-3-small"
+    scope: Literal["session", "everything"] = "session"
+    top_k: Positive = 6
+    overfetch_k: Positive = 16
+    similarity_threshold: Annotated[float, Meta(ge=-1, le=1)] | None = None
+    enable_mmr: bool = True
+    recency_boost: Annotated[float, Meta(ge=0, le=1)] = 0.10
+    idle_seconds: Positive = 300
+
+
+class Imports(msgspec.Struct, frozen=True):
+    watch: tuple[str, ...] = ()
+
+
+class EmbedderSettings(msgspec.Struct, frozen=True):
+    """`file` and `tokenizer` are a local ONNX model that is not in the catalogue; `style` is the dialect of an HTTP server."""
+
+    kind: Literal["local", "openai", "http"]
+    model: str
+    url: str | None = None
+    style: Literal["ollama", "tei"] = "ollama"
+    api_key_env: str | None = None
+    file: str | None = None
+    tokenizer: str | None = None
+    pooling: Literal["cls", "mean"] = "cls"
+    query_prefix: str = ""
+    threshold: Annotated[float, Meta(ge=-1, le=1)] | None = None
 
 
 class Stream(msgspec.Struct, frozen=True):
@@ -71,17 +103,26 @@ BUILT_IN: dict[str, Model] = {
     "gpt": Model("openai", "gpt-5.2", 400_000, None, "OPENAI_API_KEY"),
 }
 KEY_VARIABLES = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY", "openai_chat": "OPENAI_API_KEY"}
-LISTS = frozenset({"websocket.allowed_origins"})
+BUILT_IN_EMBEDDERS: dict[str, EmbedderSettings] = {
+    "local": EmbedderSettings("local", "snowflake-arctic-embed-s"),
+    "openai": EmbedderSettings("openai", "text-embedding-3-small", api_key_env="OPENAI_API_KEY"),
+    "http": EmbedderSettings("http", "nomic-embed-text", url="http://127.0.0.1:11434"),
+}
+NO_EMBEDDER = "none"
+LISTS = frozenset({"websocket.allowed_origins", "imports.watch"})
 
 
 class Config(msgspec.Struct, frozen=True):
     general: General = General()
     budget: BudgetSettings = BudgetSettings()
     context: ContextSettings = ContextSettings()
+    retrieval: Retrieval = Retrieval()
+    imports: Imports = Imports()
     stream: Stream = Stream()
     websocket: Websocket = Websocket()
     network: Network = Network()
     models: dict[str, Model] = {}
+    embedders: dict[str, EmbedderSettings] = {}
     default_model: str = "recall"
     sources: dict[str, str] = {}
     warnings: tuple[str, ...] = ()
@@ -95,6 +136,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "general": General,
     "budget": BudgetSettings,
     "context": ContextSettings,
+    "retrieval": Retrieval,
+    "imports": Imports,
     "stream": Stream,
     "websocket": Websocket,
     "network": Network,
@@ -115,8 +158,10 @@ def load(path: Path, environ: Mapping[str, str], flags: Mapping[str, Any] | None
     sources: dict[str, str] = {}
     warnings: list[str] = []
     models = tree.pop("models", {})
-    if not isinstance(models, dict):
-        raise ConfigError(f"{path}: models must be tables such as [models.mine]")
+    embedders = tree.pop("embedders", {})
+    for name, tables in (("models", models), ("embedders", embedders)):
+        if not isinstance(tables, dict):
+            raise ConfigError(f"{path}: {name} must be tables such as [{name}.mine]")
     for section, body in tree.items():
         if section not in SECTIONS or not isinstance(body, dict):
             warnings.append(f"{path.name}: [{section}] is not used by this version")
@@ -141,10 +186,32 @@ def load(path: Path, environ: Mapping[str, str], flags: Mapping[str, Any] | None
         sources[dotted] = "flag"
     sections = {name: _section(values[name], name, kind, sources, path) for name, kind in SECTIONS.items()}
     configured = {name: _model(body, f"{path.name} [models.{name}]") for name, body in models.items()}
-    all_models = BUILT_IN | configured
-    everything = {**sections, "models": all_models, "sources": sources, "warnings": tuple(warnings)}
+    all_embedders = _embedders(embedders, sections["retrieval"], path)
+    everything = {
+        **sections,
+        "models": BUILT_IN | configured,
+        "embedders": all_embedders,
+        "sources": sources,
+        "warnings": tuple(warnings),
+    }
     config = msgspec.convert(everything, Config)
     return msgspec.structs.replace(config, default_model=_default_model(config, configured, path))
+
+
+def _embedders(tables: Mapping[str, Any], retrieval: Any, path: Path) -> dict[str, EmbedderSettings]:
+    """The built-in ones and those of the file; `retrieval.embedding_model` is the model of the one called `openai`."""
+    openai = msgspec.structs.replace(BUILT_IN_EMBEDDERS["openai"], model=retrieval.embedding_model)
+    found = {**BUILT_IN_EMBEDDERS, "openai": openai}
+    for name, body in tables.items():
+        if name == NO_EMBEDDER:
+            raise ConfigError(f"{path}: [embedders.{NO_EMBEDDER}]: {NO_EMBEDDER!r} means no embedder; choose another name")
+        found[name] = _convert(body, EmbedderSettings, f"{path.name} [embedders.{name}]")
+    if retrieval.embedder not in (NO_EMBEDDER, *found):
+        raise ConfigError(
+            f"{path}: retrieval.embedder {retrieval.embedder!r} is not configured; "
+            f"there are {', '.join(sorted((NO_EMBEDDER, *found)))}"
+        )
+    return found
 
 
 def _default_model(config: Config, configured: Mapping[str, Model], path: Path) -> str:
@@ -221,5 +288,7 @@ def differences(old: Config, new: Config) -> tuple[str, ...]:
         for key in kind.__struct_fields__
         if getattr(getattr(old, section), key) != getattr(getattr(new, section), key)
     ]
-    names = sorted(old.models.keys() | new.models.keys())
-    return (*changed, *(f"models.{name}" for name in names if old.models.get(name) != new.models.get(name)))
+    for kind in ("models", "embedders"):
+        before, after = getattr(old, kind), getattr(new, kind)
+        changed += [f"{kind}.{name}" for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name)]
+    return tuple(changed)

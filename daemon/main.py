@@ -34,6 +34,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     parser.add_argument("--read-only", action="store_true", help="answer questions, change nothing")
     parser.add_argument("--restore", metavar="FILE", help="put a backup in the database's place, then exit")
+    parser.add_argument("--install-model", metavar="NAME", help="fetch and verify a local embedding model, then exit")
+    parser.add_argument("--from", dest="source", metavar="FILE", help="with --install-model: take it from this file or folder")
     parser.add_argument("--check-config", action="store_true", help="say whether the configuration is valid, then exit")
     parser.add_argument("--version", action="version", version=version("contextinfinity"))
     return parser.parse_args(argv)
@@ -60,6 +62,9 @@ def serve(options: argparse.Namespace) -> int:
 
     log = logging.getLogger("ctxd")
     os.umask(0o077)
+    if options.install_model:
+        return install_model(options.install_model, options.source)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a scan is bound by memory, and its threads would spin
     sys.setswitchinterval(0.0005)  # a thread that computes must not keep the event loop waiting
     try:
         home = Home(configuration.resolve_home(options.home, os.environ))
@@ -102,6 +107,31 @@ def serve(options: argparse.Namespace) -> int:
     except Exception:
         log.critical("the daemon failed", exc_info=True)
         return 1
+    return 0
+
+
+def install_model(name: str, source: str | None) -> int:
+    """Into the store that all homes share; what is said goes to stderr, a line each."""
+    from contextinfinity.daemon.embedders import models
+    from contextinfinity.daemon.embedders.base import EmbedderError
+
+    shown: dict[str, int] = {}
+
+    def progress(what: str, done: int, total: int) -> None:
+        tenth = 10 * done // total if total else 0
+        if shown.get(what) != tenth:
+            shown[what] = tenth
+            print(f"{what}: {10 * tenth} % of {total / 1e6:.1f} MB", file=sys.stderr, flush=True)  # noqa: T201
+
+    try:
+        report = models.install(name, os.environ, progress, Path(source).expanduser() if source else None)
+    except EmbedderError as error:
+        print(f"ctxd: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    if report.missing:
+        print(f"ctxd: {source} holds no {' and no '.join(report.missing)} of {name}", file=sys.stderr)  # noqa: T201
+        return 1
+    print(f"{name} {'was installed already' if report.already else 'is installed'} in {report.folder}", file=sys.stderr)  # noqa: T201
     return 0
 
 

@@ -43,6 +43,22 @@ class StepEnded(EventData, frozen=True, kw_only=True):
     outcome: Outcome
 
 
+class TurnIndexed(EventData, frozen=True, kw_only=True):
+    """A turn can be found; `degraded` says what is missing."""
+
+    chunks: int
+    degraded: str | None
+
+
+class ImportProgress(EventData, frozen=True, kw_only=True):
+    """An import goes on: what was read of the file under way, and what came of it so far."""
+
+    path: str
+    done: int
+    total: int
+    turns: int
+
+
 class RecoveryPartial(EventData, frozen=True, kw_only=True):
     """After a crash, this much of an answer was saved."""
 
@@ -94,6 +110,7 @@ DURABLE: dict[str, type[EventData]] = {
     "turn.phase": TurnPhase,
     "step.started": StepStarted,
     "step.ended": StepEnded,
+    "turn.indexed": TurnIndexed,
     "recovery.partial": RecoveryPartial,
     "branch.created": BranchCreated,
     "pin.changed": PinChanged,
@@ -102,6 +119,7 @@ TRANSIENT: dict[str, type[EventData]] = {
     "stream.snapshot": StreamText,
     "stream.delta": StreamText,
     "stream.durable": StreamDurable,
+    "import.progress": ImportProgress,
     "lagged": Lagged,
 }
 

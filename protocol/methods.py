@@ -9,18 +9,26 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Meta
 
+from contextinfinity.protocol.blocks import Role
 from contextinfinity.protocol.model import (
     Branch,
+    Chunk,
+    ChunkType,
     Context,
+    EmbedderInfo,
+    MemoryHit,
     ModelChange,
     ModelInfo,
+    Neighbour,
     Phase,
     Pin,
     Pong,
+    SearchStats,
     Session,
     State,
     Status,
     Step,
+    TimelineEntry,
     Turn,
     VerifyReport,
 )
@@ -385,6 +393,156 @@ class PinList(Params[PinPage], frozen=True, kw_only=True):
 
     branch_id: str
     limit: Limit = 100
+
+
+# memory
+
+Moment = Annotated[str, Meta(description="a time as people write it: 2026-03-01, last Tuesday, 3 days ago, RFC 3339")]
+Zone = Annotated[str, Meta(description="the client's time zone: Europe/Berlin, UTC, +02:00")]
+
+
+class MemoryFound(msgspec.Struct, frozen=True):
+    results: tuple[MemoryHit, ...]
+    stats: SearchStats
+
+
+@method("memory.search")
+class MemorySearch(Params[MemoryFound], frozen=True, kw_only=True):
+    """Find what was said, by words and by meaning; any text is a valid query. Everywhere, in one session, or in the history
+    of one branch; each message once, with its best chunk.
+
+    Without an embedder the search is lexical, and `stats.degraded` says so.
+    """
+
+    query: str
+    session_id: str | None = None
+    branch_id: str | None = None
+    top_k: Annotated[int, Meta(ge=1, le=1000)] = 6
+    mode: Literal["hybrid", "vector", "text"] = "hybrid"
+    chunk_types: tuple[ChunkType, ...] | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+    tz: Zone | None = None
+    diverse: bool = False
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """A chunk, and the messages around it in order; `focus` marks the one it comes from."""
+
+    chunk: Chunk
+    messages: tuple[Neighbour, ...]
+
+
+@method("memory.get")
+class MemoryGet(Params[Surroundings], frozen=True, kw_only=True):
+    """One chunk with the turn it comes from."""
+
+    chunk_id: str
+
+
+@method("memory.expand")
+class MemoryExpand(Params[Surroundings], frozen=True, kw_only=True):
+    """One chunk with this many turns before and after it, whole."""
+
+    chunk_id: str
+    before: Annotated[int, Meta(ge=0, le=100)] = 2
+    after: Annotated[int, Meta(ge=0, le=100)] = 2
+
+
+class ChunkPage(msgspec.Struct, frozen=True, omit_defaults=True):
+    chunks: tuple[Chunk, ...]
+    next_cursor: str | None = None
+
+
+@method("memory.chunks")
+class MemoryChunks(Params[ChunkPage], frozen=True, kw_only=True):
+    """Browse the chunks that there are, in the order they were made."""
+
+    session_id: str | None = None
+    branch_id: str | None = None
+    turn_id: str | None = None
+    chunk_type: ChunkType | None = None
+    limit: Limit = 100
+    cursor: str | None = None
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    entries: tuple[TimelineEntry, ...]
+
+
+@method("memory.timeline")
+class MemoryTimeline(Params[Timeline], frozen=True, kw_only=True):
+    """What was said when, a line each, oldest first: the latest, or those around a turn, a chunk or a time."""
+
+    session_id: str | None = None
+    branch_id: str | None = None
+    around: Annotated[str, Meta(description="a turn id, a chunk id, or a time as people write it")] | None = None
+    limit: Limit = 100
+    tz: Zone | None = None
+
+
+class Embedders(msgspec.Struct, frozen=True):
+    embedders: tuple[EmbedderInfo, ...]
+
+
+@method("embedder.list")
+class EmbedderList(Params[Embedders], frozen=True, kw_only=True):
+    """The embedders that are configured: which is chosen, which answers now, which still has to be installed."""
+
+
+class Reindexing(msgspec.Struct, frozen=True):
+    """`turns` are indexed again, and `passages` embedded, in the background; `daemon.status` shows what is left."""
+
+    job: str
+    turns: int
+    passages: int
+
+
+@method("store.reindex")
+class StoreReindex(Params[Reindexing], frozen=True, kw_only=True):
+    """Make what is missing of the index from the transcript, while search goes on; with `embedder`, all vectors anew by it."""
+
+    embedder: str | None = None
+    idempotency_key: Key | None = None
+
+
+class ImportMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message from elsewhere; `external_id` is what it is called there."""
+
+    role: Role
+    text: str | None = None
+    content: Content | None = None
+    created_at: str | None = None
+    external_id: str | None = None
+    speaker: str | None = None
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What came of an import: of several conversations the first, all in `sessions`; damaged places are named, not quoted."""
+
+    session_id: str | None
+    branch_id: str | None
+    turns: int
+    skipped: int
+    messages: int = 0
+    sessions: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+    format: str = ""
+
+
+@method("transcript.import")
+class TranscriptImport(Params[Imported], frozen=True, kw_only=True):
+    """Take over conversations from messages, or from files and folders of other programs (without `format` it is guessed).
+
+    Messages that are there already are skipped, so it can be repeated; nothing is ever written to the source.
+    """
+
+    format: str | None = None
+    path: str | None = None
+    messages: tuple[ImportMessage, ...] | None = None
+    session_id: str | None = None
+    title: str | None = None
+    idempotency_key: Key | None = None
 
 
 # the store as a whole

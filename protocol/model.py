@@ -172,6 +172,8 @@ ChunkType = Literal["code", "explanation", "decision", "user_context", "tool_res
 
 
 class Chunk(Value, frozen=True, kw_only=True):
+    """A stretch of one message as search returns it."""
+
     id: str
     session_id: str
     branch_id: str
@@ -183,6 +185,125 @@ class Chunk(Value, frozen=True, kw_only=True):
     token_est: int
     content_hash: str
     created_at: str
+
+
+class MemoryHit(Value, frozen=True, kw_only=True):
+    """A chunk that a search found, with the ranks and scores that brought it up and a sentence that says why.
+
+    `external_ids` begins with the message that the result is about, if it was imported; its neighbours' follow.
+    """
+
+    chunk_id: str
+    turn_id: str
+    session_id: str
+    branch_id: str
+    session_title: str | None = None
+    turn_seq: int
+    role: str
+    speaker: str
+    text: str
+    summary: str
+    passage: str
+    chunk_type: ChunkType
+    score: float
+    score_text: float
+    score_vector: float | None = None
+    similarity: float | None = None
+    rank_text: int | None = None
+    rank_vector: int | None = None
+    why: str
+    created_at: str
+    external_ids: tuple[str, ...]
+
+
+class SearchStats(Value, frozen=True, kw_only=True):
+    """How a search went: messages in scope that answer at all, milliseconds, what ran, and what was not available."""
+
+    candidates: int
+    searched: int
+    took_ms: float
+    mode: Literal["hybrid", "vector", "text"]
+    embedder: str | None = None
+    degraded: str | None = None
+
+
+class Neighbour(Value, frozen=True, kw_only=True):
+    """A message in the surroundings of a chunk."""
+
+    turn_id: str
+    turn_seq: int
+    role: str
+    speaker: str | None = None
+    text: str
+    created_at: str | None = None
+    external_id: str | None = None
+    focus: bool = False
+
+
+class TimelineEntry(Value, frozen=True, kw_only=True):
+    """One message as a dated line."""
+
+    turn_id: str
+    turn_seq: int
+    session_id: str
+    branch_id: str
+    chunk_id: str
+    role: str
+    speaker: str
+    line: str
+    created_at: str
+
+
+class Retrieved(Value, frozen=True, kw_only=True):
+    """A quote from memory in a prompt, as the model saw it."""
+
+    chunk_id: str
+    turn_id: str
+    session_id: str
+    role: str
+    speaker: str
+    text: str
+    form: Literal["whole", "slice", "summary"]
+    score: float
+    similarity: float | None = None
+    created_at: str
+
+
+class RetrievalStats(Value, frozen=True, kw_only=True):
+    """How the search for a prompt went; `degraded` says what was not available, and the turn went on all the same."""
+
+    candidates: int = 0
+    selected: int = 0
+    tokens: int = 0
+    took_ms: float = 0.0
+    similarity_low: float | None = None
+    similarity_high: float | None = None
+    degraded: str | None = None
+
+
+class EmbedderInfo(Value, frozen=True, kw_only=True):
+    """An embedder that is configured; `installed` is known for local models only."""
+
+    name: str
+    kind: str
+    model: str
+    installed: bool | None = None
+    chosen: bool = False
+    active: bool = False
+
+
+class MemoryStatus(Value, frozen=True, kw_only=True):
+    """The state of search: how fresh the index is, and which embedder answers."""
+
+    indexed_at: str | None = None
+    index_age_s: float | None = None
+    unindexed_turns: int
+    passages: int
+    embedder: str | None = None
+    target: str | None = None
+    unembedded: int = 0
+    degraded: str | None = None
+    watching: tuple[str, ...] = ()
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -202,7 +323,8 @@ class Context(Value, frozen=True, kw_only=True):
     pins: tuple[str, ...]
     state_summary: str
     pending: tuple[Message, ...]
-    retrieved: tuple[Any, ...]
+    retrieved: tuple[Retrieved, ...]
+    retrieval: RetrievalStats | None = None
     facts: tuple[Any, ...]
     user_message: Message
     budget: Budget
@@ -271,6 +393,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     clients: int
     storage: StorageStatus
     librarian: LibrarianStatus
+    memory: MemoryStatus | None = None
     default_model: str
     warnings: tuple[str, ...]
 

@@ -18,10 +18,11 @@ from typing import Literal
 
 import msgspec
 
-from contextinfinity.clients.autostart import find_ctxd, log_file
+from contextinfinity.clients.autostart import log_file
 from contextinfinity.clients.cli import dbfile
+from contextinfinity.clients.cli.configfile import refusal
 from contextinfinity.clients.cli.daemon import tail
-from contextinfinity.clients.cli.processes import alive, complaint
+from contextinfinity.clients.cli.processes import alive
 from contextinfinity.clients.cli.status import duration, size
 from contextinfinity.clients.endpoint import Endpoint, daemon_pid
 from contextinfinity.clients.errors import DaemonUnreachable
@@ -126,14 +127,12 @@ def config(home: Path) -> Iterator[Finding]:
 def _judged_by_ctxd(home: Path, path: Path) -> Finding:
     """Only the daemon knows which settings it takes, so it is asked; it reads the file and starts nothing."""
     try:
-        asked = subprocess.run(
-            [find_ctxd(), "--home", home, "--config", path, "--check-config"], capture_output=True, text=True, timeout=30
-        )
+        reason = refusal(home, path)
     except (DaemonUnreachable, OSError, subprocess.TimeoutExpired) as error:
         return Finding("config", "warning", f"{path} is valid TOML; ctxd could not be asked about it: {error}")
-    if asked.returncode == 0:
+    if reason is None:
         return Finding("config", "ok", f"{path} is valid")
-    return Finding("config", "problem", f"the daemon refuses the configuration: {complaint(asked.stderr)}", f"edit {path}")
+    return Finding("config", "problem", f"the daemon refuses the configuration: {reason}", f"edit {path}")
 
 
 def socket(path: Path, *, running: bool) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 
 import click
 
@@ -24,6 +25,15 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "rollback": ("branches", "Go back to an earlier turn; nothing is deleted."),
         "pin": ("pins", "Keep sentences word for word in every prompt."),
         "pins": ("pins", "List the pins of a conversation."),
+    },
+    "Memory": {
+        "search": ("search", "Find what was said, by words and by meaning."),
+        "expand": ("expand", "Show what stood around something that was found."),
+        "timeline": ("timeline", "Show what was said when, a line each."),
+        "chunks": ("chunks", "Browse the pieces that search looks through."),
+        "import": ("imports", "Take over conversations of other programs."),
+        "embedder": ("embedder", "Choose and install what search by meaning needs."),
+        "reindex": ("reindex", "Make the index anew, in the background."),
     },
     "Safety": {
         "verify": ("verify", "Prove that nothing is lost or changed."),
@@ -54,7 +64,7 @@ class Lazy(Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"contextinfinity.clients.cli.{COMMANDS[cmd_name][0]}")
-        found = getattr(module, cmd_name)
+        found = getattr(module, f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name)
         assert isinstance(found, click.Command)
         return found
 

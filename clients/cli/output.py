@@ -79,6 +79,16 @@ def columns(table: Sequence[tuple[str, ...]], header: tuple[str, ...]) -> None:
         line(style(text, "2") if number == 0 and shown[0] is header else text)
 
 
+def counted(number: int, word: str) -> str:
+    """`1 turn`, `1,200 turns`."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def who(role: str, speaker: str | None) -> str:
+    """Who said it: by name where the conversation has names."""
+    return one_line(speaker) if speaker and speaker != role else {"user": "you"}.get(role, clean(role))
+
+
 def when(timestamp: str) -> str:
     """A stored time in the user's own zone."""
     from datetime import datetime

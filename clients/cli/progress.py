@@ -1,5 +1,6 @@
 """A sign of life on the terminal while nothing else can be shown; silent in pipes and for the first second."""
 
+import shutil
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -7,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from contextinfinity.clients.cli.output import can_draw
+from contextinfinity.clients.cli.output import can_draw, one_line
 from contextinfinity.clients.groups import background
 
 DELAY = 1.0
@@ -26,9 +27,15 @@ class Sign:
         await anyio.sleep(DELAY)
         while not self._over:
             self._shown = True
-            sys.stderr.write(f"\r\x1b[2K{self._what} … {time.monotonic() - self._since:.0f} s")
+            words = f"{self._what} … {time.monotonic() - self._since:.0f} s"
+            # A line that wraps could not be wiped again.
+            sys.stderr.write(f"\r\x1b[2K{one_line(words, shutil.get_terminal_size().columns - 1)}")
             sys.stderr.flush()
             await anyio.sleep(0.5)
+
+    def tell(self, what: str) -> None:
+        """Say something else from now on."""
+        self._what = what
 
     def hide(self) -> None:
         self._over = True

@@ -11,14 +11,16 @@ from contextinfinity.clients.api import Client, connect
 from contextinfinity.clients.cli import auth
 from contextinfinity.clients.cli.checkup import Finding, is_small, restore_hint
 from contextinfinity.clients.cli.connection import own_version
-from contextinfinity.clients.cli.progress import waiting
+from contextinfinity.clients.cli.embedder import DEFAULT_MODEL
+from contextinfinity.clients.cli.output import counted
+from contextinfinity.clients.cli.progress import waiting as working
 from contextinfinity.clients.cli.redaction import is_variable
 from contextinfinity.clients.cli.status import duration
 from contextinfinity.clients.endpoint import Endpoint
 from contextinfinity.clients.errors import BadAnswer, ClientError, DaemonSilent, NobodyListens
 from contextinfinity.protocol.errors import Fault
-from contextinfinity.protocol.methods import DaemonPing, DaemonStatus, ModelList, StoreVerify
-from contextinfinity.protocol.model import ModelInfo, Pong, Status, VerifyReport
+from contextinfinity.protocol.methods import DaemonPing, DaemonStatus, EmbedderList, ModelList, StoreVerify
+from contextinfinity.protocol.model import EmbedderInfo, MemoryStatus, ModelInfo, Pong, Status, VerifyReport
 
 CONNECT_TIMEOUT, CALL_TIMEOUT = 3.0, 10.0
 PROBLEMS_SHOWN = 3
@@ -30,6 +32,7 @@ class Vitals(msgspec.Struct):
     pong: Pong | None = None
     status: Status | None = None
     models: tuple[ModelInfo, ...] | None = None
+    embedders: tuple[EmbedderInfo, ...] | None = None
     verified: VerifyReport | None = None
     silent: bool = False
     trouble: list[str] = []
@@ -61,8 +64,12 @@ async def _ask(client: Client, endpoint: Endpoint, found: Vitals) -> None:
         found.models = (await client.call(ModelList())).models
     except (Fault, BadAnswer) as error:
         found.trouble.append(str(error))
+    try:
+        found.embedders = (await client.call(EmbedderList())).embedders
+    except (Fault, BadAnswer) as error:
+        found.trouble.append(str(error))
     if is_small(endpoint.home):
-        async with waiting("verifying the database"):
+        async with working("verifying the database"):
             try:
                 found.verified = await client.call(StoreVerify(), timeout=None)
             except (Fault, BadAnswer) as error:
@@ -74,6 +81,8 @@ def judge(vitals: Vitals, endpoint: Endpoint) -> Iterator[Finding]:
     yield from versions(vitals)
     if vitals.status is not None:
         yield from health(vitals.status)
+        if vitals.status.memory is not None:
+            yield from memory(vitals.status.memory, vitals.embedders or ())
     if vitals.verified is not None:
         yield from integrity(vitals.verified, endpoint)
     if vitals.models is not None:
@@ -151,6 +160,25 @@ def health(status: Status) -> Iterator[Finding]:
         )
     else:
         yield Finding("jobs", "ok", counts)
+
+
+def memory(status: MemoryStatus, embedders: tuple[EmbedderInfo, ...]) -> Iterator[Finding]:
+    """Search works without an embedder as well, so nothing here is worse than a warning."""
+    chosen = next((e for e in embedders if e.chosen), None)
+    if chosen is not None and chosen.installed is False:
+        message = f"{chosen.model} is not installed, so search goes by words alone"
+        usual = "" if chosen.model == DEFAULT_MODEL else f" {chosen.model}"
+        yield Finding("embedder", "warning", message, f"ctx embedder install{usual}")
+    elif status.degraded is not None:
+        fix = "ctx embedder list shows what is there, ctx daemon logs what went wrong"
+        yield Finding("memory", "warning", status.degraded, fix)
+    elif chosen is not None:
+        yield Finding("embedder", "ok", f"{chosen.name} ({chosen.model})")
+    elif embedders:
+        yield Finding("embedder", "ok", "none is chosen: search goes by words alone")
+    waiting = f"{counted(status.unindexed_turns, 'turn')} to be indexed, {counted(status.unembedded, 'passage')} to be embedded"
+    if status.degraded is None:
+        yield Finding("memory", "ok", f"{counted(status.passages, 'passage')}; {waiting}")
 
 
 def integrity(report: VerifyReport, endpoint: Endpoint) -> Iterator[Finding]:

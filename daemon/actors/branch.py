@@ -19,6 +19,7 @@ from contextinfinity.daemon.runtime.actor import Actor, Request
 from contextinfinity.daemon.runtime.ids import now
 from contextinfinity.daemon.storage.connection import full
 from contextinfinity.daemon.storage.idempotency import Once
+from contextinfinity.daemon.storage.imports import Batch
 from contextinfinity.daemon.storage.turns import NewTurn
 from contextinfinity.protocol.blocks import Message
 from contextinfinity.protocol.errors import Conflict, ContextTooLarge, Fault, InvalidState, Unavailable
@@ -83,7 +84,13 @@ class Preview(Request[Assembled | Oversized], frozen=True):
     model: str | None = None
 
 
-BranchMessage = Submit | Cancel | Retry | AddPin | RemovePin | Fork | Activate | SelectModel | Preview
+class AddImported(Request[int], frozen=True):
+    """Answers how many of the turns are new."""
+
+    batch: Batch
+
+
+BranchMessage = AddImported | Submit | Cancel | Retry | AddPin | RemovePin | Fork | Activate | SelectModel | Preview
 
 
 class BranchActor(Actor):
@@ -96,6 +103,7 @@ class BranchActor(Actor):
         self._running: TurnRun | None = None
         self._branch: Branch
         self._window: Window
+        self._stale = True
         self._system = ""
         self._pins: tuple[str, ...] = ()
 
@@ -111,7 +119,6 @@ class BranchActor(Actor):
         self._system = await storage.system_text(self._branch.session_id)
         await self._reload_pins()
         self._window = Window(self._world.models.reserves().working_set_tokens)
-        await self._window.fill(storage, self._id, self._branch.turn_seq + 1)
 
     async def stop(self) -> None:
         """What is live or in line ends as interrupted; it never runs again by itself."""
@@ -150,7 +157,11 @@ class BranchActor(Actor):
             case SelectModel(model, keyed):
                 return await self._select_model(model, keyed)
             case Preview(said, model):
+                await self._settle_window()
                 return self._preview(said, model)
+            case AddImported(batch):
+                self._stale = True
+                return await self._world.storage.add_imported(batch, now())
             case _:
                 assert_never(message)
 
@@ -167,6 +178,7 @@ class BranchActor(Actor):
             if before is None:
                 raise self._conflict()
             return before
+        await self._settle_window()
         if len(self._queue) >= MOST_QUEUED:
             raise Unavailable(f"{MOST_QUEUED} turns wait on this branch already", retry_after=5)
         new = NewTurn(
@@ -182,9 +194,16 @@ class BranchActor(Actor):
         if submitted.turn_id == new.id:
             if message.retry_of is not None:
                 self._window.drop(message.retry_of)
-            self._queue.append(Accepted(new.id, message.said, model))
+            self._queue.append(Accepted(new.id, message.said, model, message.tz))
             self._run_next()
         return submitted
+
+    async def _settle_window(self) -> None:
+        """Read the recent turns, if this was not done yet or something was imported since."""
+        if self._stale and not self.busy:
+            self._branch = await self._world.storage.branch(self._id)
+            await self._window.fill(self._world.storage, self._id, self._branch.turn_seq + 1)
+            self._stale = False
 
     def _conflict(self) -> Conflict:
         active = self._running.turn.turn_id if self._running is not None else self._queue[0].turn_id

@@ -87,6 +87,11 @@ class Hub:
                 return StreamBytes(live.displayed, live.durable)
         return None
 
+    def progress(self, kind: str, **data: object) -> None:
+        """Something that belongs to no branch goes on; only those who listen to everything hear of it."""
+        if len(self._broadcast):
+            self._broadcast.publish(Event(self.cursor, kind, "", data))
+
     def _tell(self, live: Live, kind: str, **data: object) -> None:
         if len(self._broadcast):
             self._broadcast.publish(self._event(live, kind, **data))

@@ -33,7 +33,7 @@ class JobRunner(Actor):
         self._nudged = trio.Event()
 
     async def start(self) -> None:
-        if self._can_write():
+        if self._can_write() and self._handlers:
             self.nursery.start_soon(self._run)
 
     async def handle(self, message: object) -> None:
@@ -65,5 +65,5 @@ class JobRunner(Actor):
                 log.warning("job %d is tried again when its lease runs out", job.id)
 
     async def _nap(self) -> float:
-        due = await self._storage.next_job_at()
+        due = await self._storage.next_job_at(tuple(self._handlers))
         return LONGEST_NAP if due is None else min(LONGEST_NAP, max(0.05, due - time.time()))

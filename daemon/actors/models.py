@@ -33,8 +33,11 @@ class Models:
     def reserves(self) -> Reserves:
         c = self.config
         return Reserves(
-            c.budget.response_reserve_tokens, c.budget.safety_margin_tokens, c.context.working_set_tokens
-        )  # fmt: skip
+            c.budget.response_reserve_tokens,
+            c.budget.safety_margin_tokens,
+            c.context.working_set_tokens,
+            c.budget.max_retrieval_tokens,
+        )
 
     def provider(self, name: str) -> Provider:
         return provider(self.get(name).provider)

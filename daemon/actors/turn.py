@@ -13,20 +13,22 @@ import trio
 from contextinfinity.daemon.actors.hub import Live
 from contextinfinity.daemon.actors.janitor import PackJournal
 from contextinfinity.daemon.actors.journal import OpenStep, StepJournal
+from contextinfinity.daemon.actors.retrieval import quotable, recall
 from contextinfinity.daemon.actors.window import measured
 from contextinfinity.daemon.actors.world import World
-from contextinfinity.daemon.core.assembly import Assembled, Piece, assemble, request_hash
+from contextinfinity.daemon.core.assembly import Assembled, Piece, assemble, last_message, request_hash, with_memory
 from contextinfinity.daemon.core.recovery import INTERRUPTED, verdict
 from contextinfinity.daemon.core.transcript import Answer, TextDelta
+from contextinfinity.daemon.core.untrusted import mark
 from contextinfinity.daemon.providers.base import Endpoint, ModelRequest, Provider
 from contextinfinity.daemon.runtime import failpoints
-from contextinfinity.daemon.runtime.actor import ActorGone, MailboxFull
+from contextinfinity.daemon.runtime.actor import ActorGone, nudge
 from contextinfinity.daemon.runtime.ids import now
 from contextinfinity.daemon.storage.journals import ERROR
 from contextinfinity.daemon.storage.steps import EndedStep, NewStep, Part, Recipe, Turns
 from contextinfinity.protocol.blocks import Message, message
 from contextinfinity.protocol.errors import ErrorObject, Fault, InternalError, StorageFull
-from contextinfinity.protocol.model import Branch, CancelledOutcome, Incomplete, Outcome
+from contextinfinity.protocol.model import Branch, CancelledOutcome, Incomplete, Outcome, RetrievalStats
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,7 @@ class Accepted(msgspec.Struct, frozen=True):
     turn_id: str
     said: Message
     model: str
+    tz: str | None = None
 
 
 class TurnRun:
@@ -89,13 +92,17 @@ class TurnRun:
         self.ending = True
         await self._record_when_possible(error)
 
+    async def _record_and_index(self, error: ErrorObject | None) -> None:
+        await self._record(error)
+        nudge(self._world.indexer)
+
     async def _record_when_possible(self, error: ErrorObject | None) -> None:
         """A full disk delays the record, it does not lose it: the answer stays here, and its journal on disk."""
         while True:
             self.waits_for_space = False
             try:
                 with trio.CancelScope(shield=True):
-                    await self._record(error)
+                    await self._record_and_index(error)
                 return
             except StorageFull:
                 self.waits_for_space = True
@@ -113,14 +120,21 @@ class TurnRun:
         for _ in range(ACK_TICKS):
             await trio.lowlevel.checkpoint()
         failpoints.hit("turn.acknowledged")
-        assembled = assemble(
-            system, pins, recent, measured(turn.said), world.models.limits(turn.model), world.models.reserves()
-        )
+        limits = world.models.limits(turn.model)
+        assembled = assemble(system, pins, recent, measured(turn.said), limits, world.models.reserves())
         provider, endpoint = world.models.provider(turn.model), await world.models.endpoint(turn.model)
+        recalled = await recall(world, self._branch.id, assembled, turn.said, turn.tz, everywhere=provider.name == "recall")
+        secret = await world.storage.memory_secret()
+        assembled = with_memory(assembled, recalled.packed, mark(secret, turn.turn_id))
+        said = last_message(assembled.memory, turn.said)
         request = ModelRequest(
-            endpoint.model_id, assembled.system, (*assembled.pending(), turn.said), assembled.max_output_tokens
+            endpoint.model_id,
+            assembled.system,
+            (*assembled.pending(), said),
+            assembled.max_output_tokens,
+            quotable(assembled, self._branch.session_id) if provider.name == "recall" else (),
         )
-        step = new_step(world.mint(), turn.turn_id, provider.name, request, assembled, self._branch.head_state)
+        step = new_step(world.mint(), turn.turn_id, provider.name, request, assembled, self._branch.head_state, recalled.stats)
         failpoints.hit("turn.assembled")
         live = Live(step.id, turn.turn_id, self._branch.id, self._branch.session_id)
         with trio.CancelScope(shield=True):  # a cancel must find either no step, or a step and its journal
@@ -176,10 +190,7 @@ class TurnRun:
             failpoints.hit("turn.recorded")
         finally:
             world.hub.closed(self._journal.live)
-        try:
-            world.janitor.tell(PackJournal(self._step_id))
-        except (MailboxFull, ActorGone):
-            log.info("the janitor is not at work; journal %s is packed at the next start", self._step_id)
+        nudge(world.janitor, PackJournal(self._step_id))
 
     @staticmethod
     async def _seal(journal: StepJournal) -> None:
@@ -203,7 +214,15 @@ class TurnRun:
         )
 
 
-def new_step(step_id: str, turn_id: str, provider: str, request: ModelRequest, assembled: Assembled, state_id: str) -> NewStep:
+def new_step(
+    step_id: str,
+    turn_id: str,
+    provider: str,
+    request: ModelRequest,
+    assembled: Assembled,
+    state_id: str,
+    retrieval: RetrievalStats,
+) -> NewStep:
     """The request as a recipe over what is stored already, with the hash that proves a rebuilt one."""
     system = request.system.encode()
     parts = {hashlib.sha256(system).digest(): system}
@@ -214,7 +233,8 @@ def new_step(step_id: str, turn_id: str, provider: str, request: ModelRequest, a
         "budget": assembled.budget,
         "usage": assembled.usage,
         "prefix_hash": assembled.prefix_hash,
-    })  # fmt: skip
+        "retrieval": retrieval,
+    }, assembled.packed.quoted)  # fmt: skip
     for piece in assembled.pieces:
         last = recipe.messages[-1] if recipe.messages else None
         if not piece.verbatim:
@@ -233,7 +253,11 @@ def new_step(step_id: str, turn_id: str, provider: str, request: ModelRequest, a
         recipe=recipe,
         parts=parts,
         request_hash=request_hash(
-            request.model_id, request.system, [*digests, assembled.new.digest], request.max_output_tokens
+            request.model_id,
+            request.system,
+            [*digests, assembled.new.digest],
+            request.max_output_tokens,
+            assembled.memory,
         ),
         at=now(),
     )

@@ -5,7 +5,7 @@ Filled from storage when the branch wakes, then one turn at a time; old entries 
 
 from collections import deque
 
-from contextinfinity.daemon.core.assembly import Entry, Piece, entry, prompt_messages
+from contextinfinity.daemon.core.assembly import Entry, Piece, entry, is_verbatim, prompt_messages
 from contextinfinity.daemon.storage import messages
 from contextinfinity.daemon.storage.storage import Storage
 from contextinfinity.protocol.blocks import Message
@@ -60,8 +60,7 @@ class Window:
         at = len(self._turns)
         while at > 0 and self._turns[at - 1].turn_seq > turn.turn_seq:
             at -= 1
-        verbatim = turn.final_assistant_message is not None
-        self._turns.insert(at, Piece(turn.id, turn.turn_seq, entries, tokens, verbatim))
+        self._turns.insert(at, Piece(turn.id, turn.turn_seq, entries, tokens, is_verbatim(turn)))
 
 
 def measured(said: Message) -> Entry:

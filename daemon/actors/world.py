@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from contextinfinity.daemon.actors.hub import Hub
+from contextinfinity.daemon.actors.memory import Memory
 from contextinfinity.daemon.actors.models import Models
 from contextinfinity.daemon.runtime.actor import Ref
 from contextinfinity.daemon.runtime.ids import IdMint
@@ -18,6 +19,8 @@ class World(msgspec.Struct, frozen=True):
     models: Models
     journal: Ref
     janitor: Ref
+    indexer: Ref
+    memory: Memory
     mint: IdMint
     streams: Path
     can_write: Callable[[], bool]

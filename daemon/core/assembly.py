@@ -8,9 +8,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from contextinfinity.daemon.core import untrusted
 from contextinfinity.daemon.core.limits import Limits
+from contextinfinity.daemon.core.packing import Packed
 from contextinfinity.daemon.core.tokens import MESSAGE_OVERHEAD, estimate_message, estimate_text
-from contextinfinity.protocol.blocks import Message, message
+from contextinfinity.protocol.blocks import Message, Text, message
 from contextinfinity.protocol.errors import ContextTooLarge
 from contextinfinity.protocol.model import Budget, Turn, Usage
 
@@ -18,6 +20,8 @@ DIGEST_CHARACTERS = 80
 UNANSWERED = "[An earlier message was not answered: "
 INCOMPLETE = "[This answer is incomplete: "
 WARN, ALARM = 70, 90
+RETRIEVAL_SHARE = 3
+"""In a small window memory may take a third of what the recent turns would have."""
 
 
 class Reserves(msgspec.Struct, frozen=True):
@@ -26,6 +30,7 @@ class Reserves(msgspec.Struct, frozen=True):
     response_tokens: int
     margin_tokens: int | None
     working_set_tokens: int
+    retrieval_tokens: int = 0
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -66,6 +71,8 @@ class Assembled(msgspec.Struct, frozen=True):
     usage: Usage
     max_output_tokens: int
     prefix_hash: str
+    packed: Packed = Packed()
+    memory: str = ""
 
     def pending(self) -> tuple[Message, ...]:
         return tuple(e.message for piece in self.pieces for e in piece.entries)
@@ -75,16 +82,22 @@ def entry(said: Message, document: bytes) -> Entry:
     return Entry(said, document, hashlib.sha256(document).digest(), estimate_message(said))
 
 
-def request_hash(model_id: str, system: str, digests: Sequence[bytes], max_output_tokens: int) -> bytes:
+def request_hash(model_id: str, system: str, digests: Sequence[bytes], max_output_tokens: int, memory: str = "") -> bytes:
     """Proves a rebuilt request: it covers every word that was sent."""
     head = f"{model_id}\0{max_output_tokens}\0".encode() + hashlib.sha256(system.encode()).digest()
-    return hashlib.sha256(head + b"".join(digests)).digest()
+    quotes = hashlib.sha256(memory.encode()).digest() if memory else b""
+    return hashlib.sha256(head + b"".join(digests) + quotes).digest()
+
+
+def is_verbatim(turn: Turn) -> bool:
+    """Whether an earlier turn appears in prompts word for word: it was answered, or it was imported as it is."""
+    return turn.final_assistant_message is not None or turn.error is None
 
 
 def prompt_messages(turn: Turn) -> tuple[Message, ...]:
     """How an earlier turn appears in a prompt: whole, with its incomplete answer labelled, or as one line if it failed."""
-    if turn.final_assistant_message is not None:
-        return (turn.user_message, turn.final_assistant_message)
+    if is_verbatim(turn):
+        return tuple(m for m in (turn.user_message, turn.final_assistant_message) if m is not None and m.blocks)
     if turn.partial_text:
         label = f"{INCOMPLETE}{turn.error.message if turn.error else 'it was cut off'}]\n"
         return (turn.user_message, message("assistant", label + turn.partial_text, created_at=turn.created_at))
@@ -100,9 +113,28 @@ def original_words(text: str) -> str:
     return text.partition("]\n")[2] if text.startswith(INCOMPLETE) else text
 
 
+def with_memory(made: Assembled, packed: Packed, marker: str) -> Assembled:
+    """The same with quotes from memory in front of the user's words."""
+    memory = untrusted.wrap(marker, packed.artifacts)
+    if not memory:
+        return made
+    cost = estimate_text(memory)
+    return msgspec.structs.replace(
+        made,
+        packed=packed,
+        memory=memory,
+        usage=usage(made.usage.used + cost, made.usage.budget),
+    )
+
+
+def last_message(memory: str, said: Message) -> Message:
+    """The user's words as they are sent: behind what memory brought back."""
+    return message("user", (Text(memory), *said.blocks), created_at=said.created_at) if memory else said
+
+
 def compose_system(base: str, pins: Sequence[str]) -> str:
-    """System text and pins, word for word; pins are the user's own, so they stand with the instructions."""
-    parts = [base] if base else []
+    """System text, the rule about quotes, and pins word for word; pins are the user's own, so they are instructions too."""
+    parts = [*([base] if base else []), untrusted.RULE]
     if pins:
         parts.append("The user pinned the following; it always holds:\n" + "\n".join(f"- {pin}" for pin in pins))
     return "\n\n".join(parts)
@@ -151,6 +183,8 @@ def measure(
     if required > room:
         return Oversized(system, tuple(pins), new, budget, usage(required, room))
     left = max(0, min(room, reserves.working_set_tokens) - required)
+    retrieval = min(reserves.retrieval_tokens, left // RETRIEVAL_SHARE)
+    left -= retrieval
     first = len(recent)
     while first > 0 and recent[first - 1].tokens <= left:
         first -= 1
@@ -162,7 +196,7 @@ def measure(
         pieces=pieces,
         new=new,
         pins=tuple(pins),
-        budget=msgspec.structs.replace(budget, base_tokens=used - new.tokens),
+        budget=msgspec.structs.replace(budget, base_tokens=used - new.tokens, retrieval_budget=retrieval),
         usage=usage(used, room),
         max_output_tokens=budget.response_reserve,
         prefix_hash=_prefix_hash(system, pieces),

@@ -36,17 +36,18 @@ STOP = frozenset(
 
 
 class Source(msgspec.Struct, frozen=True):
-    """An earlier message."""
+    """An earlier message, and where it was said."""
 
     text: str
     by_user: bool
     created_at: str | None = None
+    turn_id: str | None = None
+    session_id: str | None = None
 
 
 class Quote(msgspec.Struct, frozen=True):
     text: str
-    by_user: bool
-    created_at: str | None = None
+    source: Source
 
 
 def words(text: str) -> list[str]:
@@ -85,7 +86,13 @@ def best_quotes(question: str, sources: Sequence[Source], limit: int = LIMIT) ->
             scored.append((weight if source.by_user else weight * ASSISTANT_WEIGHT, age, source, sentence, shared))
     scored.sort(key=lambda item: (-item[0], item[1]))
     best = [item for item in scored if item[0] >= scored[0][0] / 2][:limit]
-    return [Quote(_clip(text, shared), src.by_user, src.created_at) for _, _, src, text, shared in best]
+    return [Quote(_clip(text, shared), source) for _, _, source, text, shared in best]
+
+
+def opening(source: Source) -> Quote | None:
+    """The beginning of what a source states, where no word says which of its sentences is meant."""
+    stated = [s for s in sentences(source.text[:SCAN_CHARS]) if not s.endswith(("?", "？"))]  # noqa: RUF001
+    return Quote(_clip(stated[0], set()), source) if stated else None
 
 
 def _clip(sentence: str, shared: set[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from contextinfinity.daemon.core.transcript import Effect
+from contextinfinity.daemon.core.untrusted import Artifact
 from contextinfinity.protocol.blocks import Message
 
 
@@ -34,6 +35,8 @@ class ModelRequest(msgspec.Struct, frozen=True):
     system: str
     messages: tuple[Message, ...]
     max_output_tokens: int
+    memory: tuple[Artifact, ...] = ()
+    """What memory brought back, for a provider that is no model; the messages hold it already."""
 
 
 class RawEvent(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
-"""The embedded provider: no key, no network, no model; it answers by quoting what was said before.
+"""The embedded provider: no key, no network, no model; it answers by quoting what memory brought back for the question.
 
-`core.quoting` chooses the quotes; its events stream and are journalled like any other provider's.
+`core.quoting` cuts the quotes; its events stream and are journalled like any other provider's.
 """
 
 import re
@@ -10,11 +10,12 @@ from typing import Any
 import trio
 
 from contextinfinity.daemon.core.assembly import original_words
-from contextinfinity.daemon.core.quoting import Quote, Source, best_quotes
+from contextinfinity.daemon.core.quoting import LIMIT, Quote, Source, best_quotes, opening
 from contextinfinity.daemon.core.tokens import estimate_message, estimate_text
 from contextinfinity.daemon.core.transcript import Effect, Ended, TextDelta, UsageReport
+from contextinfinity.daemon.core.untrusted import Artifact
 from contextinfinity.daemon.providers.base import Endpoint, ModelRequest, RawEvent
-from contextinfinity.protocol.blocks import message
+from contextinfinity.protocol.blocks import Message, message
 from contextinfinity.protocol.model import Completed
 
 DELTA = "recall.delta"
@@ -27,7 +28,7 @@ NOTICE = (
     'default_model = "sonnet" under [general] in config.toml makes it the model of new conversations (`ctx ask --new`).'
 )
 REMINDER = "(No language model is configured for this conversation.)"
-QUOTING = "From this conversation:"
+QUOTING = "From memory:"
 NOTED = "Noted. Your words are kept, and nothing said before matches them."
 
 _word = re.compile(r"\s*\S+\s*")
@@ -71,14 +72,29 @@ def answer(request: ModelRequest) -> str:
     """The whole answer, from the messages alone: the same request always gives the same text."""
     *earlier, last = request.messages or (message("user", ""),)
     told = any(m.role == "assistant" and NO_MODEL in m.rendered_text for m in earlier)
-    sources = [
+    quotes = _quotes(last.rendered_text, request.memory, earlier)
+    said = f"{QUOTING}\n\n" + "\n".join(map(_line, quotes)) if quotes else NOTED
+    return f"{said}\n\n{REMINDER if told else NOTICE}"
+
+
+def _quotes(question: str, memory: Sequence[Artifact], earlier: Sequence[Message]) -> list[Quote]:
+    """Sentences of what memory brought back, best first; without memory, of the conversation as far as it is in the prompt."""
+    found = [
+        Source(original_words(a.text), a.role == "user", a.at, a.turn_id, a.session_id)
+        for a in reversed(memory)
+        if a.role == "user" or not _is_own(a.text)
+    ]
+    near = {a.turn_id for a in memory if a.chunk_id}
+    said = [
         Source(original_words(m.rendered_text), m.role == "user", m.created_at)
         for m in earlier
         if m.role == "user" or not _is_own(m.rendered_text)
     ]
-    quotes = best_quotes(last.rendered_text, sources)
-    said = f"{QUOTING}\n\n" + "\n".join(map(_line, quotes)) if quotes else NOTED
-    return f"{said}\n\n{REMINDER if told else NOTICE}"
+    quotes = best_quotes(question, found or said)
+    if not quotes and found:  # nothing shares its words, but something is near in meaning
+        close = (opening(source) for source in reversed(found) if source.turn_id in near)
+        quotes = [quote for quote in close if quote is not None][:LIMIT]
+    return quotes
 
 
 def _is_own(text: str) -> bool:
@@ -87,5 +103,7 @@ def _is_own(text: str) -> bool:
 
 
 def _line(quote: Quote) -> str:
-    date = _date.match(quote.created_at or "")
-    return f"> “{quote.text}” ({'you' if quote.by_user else 'assistant'}, {date.group() if date else 'earlier'})"
+    source = quote.source
+    date = _date.match(source.created_at or "")
+    where = f"; turn {source.turn_id}, session {source.session_id}" if source.turn_id else ""
+    return f"> “{quote.text}” ({'you' if source.by_user else 'assistant'}, {date.group() if date else 'earlier'}{where})"

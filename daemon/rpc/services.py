@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from contextinfinity.daemon.actors.branches import Branches
+from contextinfinity.daemon.actors.embedding import Embedding
 from contextinfinity.daemon.actors.world import World
 from contextinfinity.daemon.runtime.actor import Ref
 from contextinfinity.protocol.methods import Reloaded
@@ -15,6 +16,9 @@ class Services(msgspec.Struct, frozen=True):
     world: World
     branches: Branches
     maintenance: Ref
+    importer: Ref
+    embedding: Embedding
+    nudge: Callable[[], None]
     version: str
     home: str
     socket: str

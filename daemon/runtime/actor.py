@@ -3,11 +3,14 @@
 Expected errors (`Actor.answers`) are answers; anything else answers `ActorGone` and crashes the actor into its supervisor.
 """
 
+import logging
 from collections.abc import Coroutine
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 import trio
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -140,6 +143,14 @@ class Ref:
     def tell(self, message: object) -> None:
         """Never waits; `MailboxFull` if the actor is behind."""
         self._mailbox.put(Envelope(message))
+
+
+def nudge(worker: Ref, message: object = None) -> None:
+    """Tell a worker that there is something to do; one that is not there, or is behind, finds it by itself."""
+    try:
+        worker.tell(message)
+    except (MailboxFull, ActorGone) as error:
+        log.info("%s is not at work: %s", worker.name, error)
 
 
 class Actor:

@@ -108,6 +108,25 @@ def lineage(tx: Tx, branch_id: str) -> list[Segment]:
     return segments[::-1]
 
 
+def lineage_of(tx: Tx, branch_id: str) -> list[Segment]:
+    """The same for a branch that may not exist."""
+    get(tx, branch_id)
+    return lineage(tx, branch_id)
+
+
+def active_lineages(tx: Tx) -> list[Segment]:
+    """The turns of every session that were not rolled back: those on the way to its active branch."""
+    rows = tx.rows(
+        "WITH RECURSIVE line(id, parent, after, upto) AS ("
+        "SELECT b.id, b.parent_id, coalesce(b.forked_at_turn_seq, 0), 1 << 62 FROM sessions s "
+        "JOIN branches b ON b.id = s.active_branch WHERE s.owner = ? "
+        "UNION ALL SELECT b.id, b.parent_id, coalesce(b.forked_at_turn_seq, 0), min(line.after, line.upto) "
+        "FROM line JOIN branches b ON b.id = line.parent) SELECT id, after, upto FROM line WHERE after < upto",
+        tx.owner,
+    )
+    return [Segment(*row) for row in rows]
+
+
 def link_at(tx: Tx, branch_id: str, turn_seq: int) -> bytes:
     """The link from which a fork of this branch after this turn goes on, whichever branch of the lineage has the turn."""
     holder = next((s.branch_id for s in lineage(tx, branch_id) if s.after < turn_seq <= s.upto), branch_id)

@@ -50,6 +50,11 @@ class Tx:
         failpoints.hit("store.statement")
         self._db.execute(sql, values).fetchall()
 
+    def insert(self, sql: str, *values: Any) -> int:
+        """The number of the new row."""
+        self.run(sql, *values)
+        return self._db.last_insert_rowid()
+
     def row(self, sql: str, *values: Any) -> Row | None:
         rows = self._db.execute(sql, values).fetchall()
         return rows[0] if rows else None

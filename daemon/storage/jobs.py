@@ -12,7 +12,11 @@ from contextinfinity.daemon.storage.connection import Row, Tx
 from contextinfinity.protocol.errors import Conflict
 from contextinfinity.protocol.model import JobCounts
 
-JobType = Literal["reconcile_stream"]
+JobType = Literal["reconcile_stream", "index_turn", "embed"]
+
+
+PLENTIFUL: frozenset[str] = frozenset({"index_turn", "embed"})
+"""Every turn has its job of these kinds: what they did is to be seen elsewhere, so done ones are not kept."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -83,7 +87,16 @@ def finish(tx: Tx, job: Job | None, at: str) -> None:
     if job is None:
         return
     _check_lease(tx, job)
-    tx.run("UPDATE jobs SET state = 'done', lease = NULL, last_error = NULL, updated_at = ? WHERE id = ?", at, job.id)
+    if job.type in PLENTIFUL:
+        tx.run("DELETE FROM jobs WHERE id = ?", job.id)
+    else:
+        tx.run("UPDATE jobs SET state = 'done', lease = NULL, last_error = NULL, updated_at = ? WHERE id = ?", at, job.id)
+
+
+def extend(tx: Tx, job: Job, clock: float, at: str) -> None:
+    """A long job is still alive: its lease starts anew."""
+    _check_lease(tx, job)
+    tx.run("UPDATE jobs SET lease_until = ?, updated_at = ? WHERE id = ?", clock + policy.LEASE_SECONDS, at, job.id)
 
 
 def fail(tx: Tx, job: Job, error: str, clock: float, chance: float, at: str) -> None:
@@ -122,9 +135,10 @@ def counts(tx: Tx) -> JobCounts:
     return JobCounts(found.get("pending", 0), found.get("running", 0), found.get("parked", 0))
 
 
-def next_due(tx: Tx) -> float | None:
-    """The clock time at which the next pending job may run."""
-    row: Row | None = tx.row("SELECT min(run_at) FROM jobs WHERE state = 'pending'")
+def next_due(tx: Tx, kinds: tuple[str, ...]) -> float | None:
+    """The clock time at which the next pending job of these kinds may run."""
+    marks = ",".join("?" * len(kinds))
+    row: Row | None = tx.row(f"SELECT min(run_at) FROM jobs WHERE state = 'pending' AND type IN ({marks})", *kinds)
     return float(row[0]) if row is not None and row[0] is not None else None
 
 

@@ -23,18 +23,23 @@ def head(tx: Tx, branch_id: str) -> Head:
 
 def append(tx: Tx, branch_id: str, at: Head, kind: str, turn_id: str, content: bytes, turn_seq: int | None = None) -> None:
     """One more link; with `turn_seq` the branch's turn counter moves in the same statement."""
-    seq = at.seq + 1
-    salt = secrets.token_bytes(16)
-    hashed = chain.content_hash(salt, content)
-    link = chain.link(at.link, kind, turn_id, hashed)
-    tx.run("INSERT INTO chain VALUES (?,?,?,?,?,?,?)", branch_id, seq, kind, turn_id, salt, hashed, link)
+    new = insert(tx, branch_id, at, kind, turn_id, content)
     tx.run(
         "UPDATE branches SET link_seq = ?, link = ?, turn_seq = coalesce(?, turn_seq) WHERE id = ?",
-        seq,
-        link,
+        new.seq,
+        new.link,
         turn_seq,
         branch_id,
     )
+
+
+def insert(tx: Tx, branch_id: str, at: Head, kind: str, turn_id: str, content: bytes) -> Head:
+    """One more link, of which the branch does not know yet: whoever adds many tells it once, at the end."""
+    salt = secrets.token_bytes(16)
+    hashed = chain.content_hash(salt, content)
+    link = chain.link(at.link, kind, turn_id, hashed)
+    tx.run("INSERT INTO chain VALUES (?,?,?,?,?,?,?)", branch_id, at.seq + 1, kind, turn_id, salt, hashed, link)
+    return Head(at.seq + 1, link)
 
 
 def at_turn(tx: Tx, branch_id: str, turn_seq: int) -> bytes:

@@ -90,6 +90,52 @@ CREATE UNIQUE INDEX jobs_live ON jobs(owner, type, branch_id, coalesce(turn_id, 
 CREATE INDEX jobs_by_state ON jobs(state, run_at);
 """
 
+MEMORY = """
+ALTER TABLE turns ADD COLUMN imported TEXT;
+CREATE TRIGGER turns_imported_frozen BEFORE UPDATE OF imported ON turns WHEN NEW.imported IS NOT OLD.imported
+  BEGIN SELECT RAISE(ABORT, 'turns: what was written is immutable'); END;
+CREATE INDEX turns_unindexed ON turns(branch_id) WHERE indexed_at IS NULL;
+CREATE INDEX turns_by_indexing ON turns(indexed_at) WHERE indexed_at IS NOT NULL;
+INSERT INTO meta(key, value) VALUES ('memory_secret', randomblob(32));
+
+CREATE TABLE chunks (
+  n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL,
+  session_id TEXT NOT NULL REFERENCES sessions(id), branch_id TEXT NOT NULL REFERENCES branches(id),
+  source_turn TEXT NOT NULL REFERENCES turns(id), role TEXT NOT NULL, start INTEGER NOT NULL, end INTEGER NOT NULL,
+  summary TEXT NOT NULL, chunk_type TEXT NOT NULL, token_est INTEGER NOT NULL, content_hash BLOB NOT NULL,
+  speaker TEXT NOT NULL, asks INTEGER NOT NULL, at REAL NOT NULL, recipe INTEGER NOT NULL,
+  UNIQUE (source_turn, chunk_type, content_hash));
+CREATE INDEX chunks_by_session ON chunks(session_id);
+CREATE TABLE passages (
+  n INTEGER PRIMARY KEY, chunk INTEGER NOT NULL REFERENCES chunks(n), start INTEGER NOT NULL, end INTEGER NOT NULL,
+  terms BLOB NOT NULL);
+CREATE INDEX passages_by_chunk ON passages(chunk);
+
+CREATE TABLE vector_spaces (
+  n INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, embedder TEXT NOT NULL, dim INTEGER NOT NULL, done_to INTEGER NOT NULL,
+  created_at TEXT NOT NULL, ready_at TEXT);
+CREATE TABLE passage_vectors (
+  space INTEGER NOT NULL REFERENCES vector_spaces(n), passage INTEGER NOT NULL REFERENCES passages(n), vector BLOB NOT NULL,
+  PRIMARY KEY (space, passage)) WITHOUT ROWID;
+CREATE TRIGGER passage_vectors_fit BEFORE INSERT ON passage_vectors
+  WHEN length(NEW.vector) IS NOT (SELECT 2 * dim FROM vector_spaces WHERE n = NEW.space)
+  BEGIN SELECT RAISE(ABORT, 'passage_vectors: a vector has the dimension of its space'); END;
+
+CREATE TABLE retrievals (
+  turn_id TEXT NOT NULL REFERENCES turns(id), chunk_id TEXT NOT NULL REFERENCES chunks(id), rank INTEGER NOT NULL,
+  score REAL NOT NULL, similarity REAL, PRIMARY KEY (turn_id, chunk_id)) WITHOUT ROWID;
+
+CREATE TABLE external_ids (
+  session_id TEXT NOT NULL REFERENCES sessions(id), external_id TEXT NOT NULL, turn_id TEXT NOT NULL REFERENCES turns(id),
+  PRIMARY KEY (session_id, external_id)) WITHOUT ROWID;
+CREATE TABLE import_sessions (
+  owner TEXT NOT NULL, format TEXT NOT NULL, key TEXT NOT NULL, session_id TEXT NOT NULL REFERENCES sessions(id),
+  branch_id TEXT NOT NULL REFERENCES branches(id), PRIMARY KEY (owner, format, key)) WITHOUT ROWID;
+CREATE TABLE import_files (
+  owner TEXT NOT NULL, format TEXT NOT NULL, path TEXT NOT NULL, offset INTEGER NOT NULL, head BLOB NOT NULL,
+  mark TEXT NOT NULL, updated_at TEXT NOT NULL, PRIMARY KEY (owner, format, path)) WITHOUT ROWID;
+"""
+
 # What was written stays as it was: columns of content may go from NULL to a value once, and nothing may be removed.
 WRITE_ONCE = {
     "turns": (
@@ -148,7 +194,7 @@ def _guards() -> str:
     return "\n".join(statements)
 
 
-MIGRATIONS: list[tuple[str, str]] = [("foundation", FOUNDATION + _guards()), ("jobs", JOBS)]
+MIGRATIONS: list[tuple[str, str]] = [("foundation", FOUNDATION + _guards()), ("jobs", JOBS), ("memory", MEMORY)]
 
 
 def version(db: apsw.Connection) -> int:

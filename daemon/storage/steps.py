@@ -4,7 +4,10 @@ from typing import Any
 
 import msgspec
 
-from contextinfinity.daemon.storage import blobs, branches
+from contextinfinity.daemon.core import untrusted
+from contextinfinity.daemon.core.packing import Quoted, quote
+from contextinfinity.daemon.core.untrusted import Artifact
+from contextinfinity.daemon.storage import blobs, branches, chunks, messages
 from contextinfinity.daemon.storage.connection import Tx
 from contextinfinity.protocol.blocks import TranscriptItem
 from contextinfinity.protocol.errors import NotFound
@@ -27,7 +30,7 @@ class Part(msgspec.Struct, frozen=True, tag="part"):
 class Recipe(msgspec.Struct, frozen=True):
     """A request as references to what is stored: words are stored once, however many prompts they were in.
 
-    The last message, the user's, is the turn's own and goes without saying.
+    The last message, the user's, is the turn's own and goes without saying; `memory` is quoted in front of it.
     """
 
     system: bytes
@@ -35,6 +38,7 @@ class Recipe(msgspec.Struct, frozen=True):
     model_id: str
     max_output_tokens: int
     context: dict[str, Any]
+    memory: tuple[Quoted, ...] = ()
 
 
 class NewStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +73,8 @@ class StoredRequest(msgspec.Struct, frozen=True):
     max_output_tokens: int
     context: dict[str, Any]
     request_hash: bytes
+    memory: str
+    quoted: tuple[tuple[Quoted, Artifact], ...]
 
 
 def insert(tx: Tx, step: NewStep) -> None:
@@ -137,7 +143,7 @@ def summaries(tx: Tx, turn_id: str) -> tuple[StepSummary, ...]:
 
 def request(tx: Tx, step_id: str) -> StoredRequest:
     row = tx.row(
-        "SELECT s.provider, s.request, s.request_hash, t.branch_id, t.user_message FROM steps s "
+        "SELECT s.provider, s.request, s.request_hash, t.branch_id, t.user_message, t.id FROM steps s "
         "JOIN turns t ON t.id = s.turn_id WHERE s.id = ? AND s.owner = ?",
         step_id,
         tx.owner,
@@ -153,11 +159,29 @@ def request(tx: Tx, step_id: str) -> StoredRequest:
             documents += _documents(tx, row[3], part)
     documents.append(blobs.get(tx, row[4]))
     system = blobs.fetch(tx, recipe.system)
-    return StoredRequest(step_id, row[0], recipe.model_id, system, documents, recipe.max_output_tokens, recipe.context, row[2])
+    quoted = tuple((one, artifact(tx, one)) for one in recipe.memory)
+    memory = untrusted.wrap(untrusted.mark(secret(tx), row[5]), [made for _, made in quoted])
+    return StoredRequest(
+        step_id, row[0], recipe.model_id, system, documents, recipe.max_output_tokens, recipe.context, row[2], memory, quoted
+    )
+
+
+def secret(tx: Tx) -> bytes:
+    """What the marks around quotes are made with; it never leaves the database."""
+    row = tx.row("SELECT value FROM meta WHERE key = 'memory_secret'")
+    assert row is not None
+    return bytes(row[0])
+
+
+def artifact(tx: Tx, quoted: Quoted) -> Artifact:
+    """A quote put together again from its chunk."""
+    found = chunks.by_id(tx, quoted.chunk_id)
+    words = quote(found.chunk.text, found.chunk.summary, quoted.form, quoted.start, quoted.end)
+    return msgspec.structs.replace(chunks.artifact(found), text=words)
 
 
 def _documents(tx: Tx, branch_id: str, turns: Turns) -> list[bytes]:
-    """Both messages of each of a range of turns, in order."""
+    """What was said in each of a range of turns, in order; an imported turn may have one side only."""
     found: list[bytes] = []
     for segment in branches.lineage(tx, branch_id):
         rows = tx.rows(
@@ -167,8 +191,8 @@ def _documents(tx: Tx, branch_id: str, turns: Turns) -> list[bytes]:
             max(turns.first, segment.after + 1),
             min(turns.last, segment.upto),
         )
-        found += [blobs.get(tx, column) for row in rows for column in row]
-    return found
+        found += [blobs.get(tx, column) for row in rows for column in row if column is not None]
+    return [document for document in found if messages.decode(document).blocks]
 
 
 def get(tx: Tx, step_id: str, body: dict[str, Any], journal: bytes | None) -> Step:

@@ -6,7 +6,8 @@ How work reaches a connection is injected (`write`, `read`), so the store actor 
 from collections.abc import Awaitable, Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from contextinfinity.daemon.storage import branches, events, jobs, pins, sessions, steps, turns
+from contextinfinity.daemon.core.hot_index import Passage
+from contextinfinity.daemon.storage import branches, chunks, events, imports, jobs, pins, sessions, steps, turns, vectors
 from contextinfinity.daemon.storage.connection import Job as Transaction
 from contextinfinity.daemon.storage.connection import Tx
 from contextinfinity.daemon.storage.idempotency import Once, answered_before, once
@@ -181,11 +182,111 @@ class Storage:
     async def release_jobs(self, at: str) -> None:
         await self._write(jobs.release, at)
 
-    async def next_job_at(self) -> float | None:
-        return await self._read(jobs.next_due)
+    async def next_job_at(self, kinds: tuple[str, ...]) -> float | None:
+        return await self._read(jobs.next_due, kinds)
 
     async def job_counts(self) -> JobCounts:
         return await self._read(jobs.counts)
+
+    # memory
+
+    async def index_turn(self, indexed: chunks.IndexedTurn, at: str, job: Job | None, *, embed: bool) -> int:
+        return await self._write(chunks.index_turn, indexed, at, job, embed=embed)
+
+    async def said_in(self, turn_id: str) -> tuple[list[Message], str]:
+        return await self._read(chunks.said_in, turn_id)
+
+    async def enqueue_unindexed(self, at: str) -> int:
+        return await self._write(chunks.enqueue_unindexed, at)
+
+    async def enqueue_all_turns(self, at: str) -> int:
+        return await self._write(chunks.enqueue_all, at)
+
+    async def index_state(self) -> chunks.IndexState:
+        return await self._read(chunks.state)
+
+    async def passages_after(self, n: int, limit: int) -> list[Passage]:
+        return await self._read(chunks.passages_after, n, limit)
+
+    async def located_chunks(self, passages: list[int]) -> list[chunks.Located]:
+        return await self._read(chunks.located, passages)
+
+    async def chunk(self, chunk_id: str) -> chunks.Found:
+        return await self._read(chunks.by_id, chunk_id)
+
+    async def list_chunks(self, where: dict[str, Any], after: int, limit: int) -> tuple[list[chunks.Found], int | None]:
+        return await self._read(chunks.page, where, after, limit)
+
+    async def neighbours(self, turn_id: str, before: int, after: int) -> list[tuple[str, int, Message]]:
+        return await self._read(chunks.neighbours, turn_id, before, after)
+
+    async def timeline(
+        self, session_id: str | None, branch_id: str | None, around: float | None, limit: int
+    ) -> list[chunks.Line]:
+        return await self._read(chunks.timeline, session_id, branch_id, around, limit)
+
+    async def moment_of(self, ident: str) -> float | None:
+        return await self._read(chunks.moment, ident)
+
+    async def lineage(self, branch_id: str) -> list[branches.Segment]:
+        return await self._read(branches.lineage_of, branch_id)
+
+    async def active_lineages(self) -> list[branches.Segment]:
+        return await self._read(branches.active_lineages)
+
+    async def turns_left_out(self, turn_ids: frozenset[str]) -> list[int]:
+        return await self._read(chunks.left_out, turn_ids)
+
+    async def memory_secret(self) -> bytes:
+        return await self._read(steps.secret)
+
+    # vectors
+
+    async def vector_spaces(self) -> list[vectors.Space]:
+        return await self._read(vectors.spaces)
+
+    async def ensure_space(self, name: str, embedder: str, dim: int, at: str) -> vectors.Space:
+        return await self._write(vectors.ensure, name, embedder, dim, at)
+
+    async def unembedded(self, done_to: int, limit: int) -> list[vectors.Unembedded]:
+        return await self._read(vectors.unembedded, done_to, limit)
+
+    async def embedding_backlog(self, done_to: int) -> int:
+        return await self._read(vectors.backlog, done_to)
+
+    async def add_vectors(
+        self, space: vectors.Space, made: list[tuple[int, bytes]], job: Job | None, clock: float, at: str
+    ) -> None:
+        await self._write(vectors.add, space, made, job, clock, at)
+
+    async def finish_embedding(self, space: vectors.Space | None, job: Job, at: str) -> bool:
+        return await self._write(vectors.finish, space, job, at)
+
+    async def forget_space(self, name: str) -> None:
+        await self._write(vectors.forget, name)
+
+    async def vectors_after(self, space: int, passage: int, limit: int) -> tuple[list[int], bytes]:
+        return await self._read(vectors.after, space, passage, limit)
+
+    # imports
+
+    async def import_target(self, kind: str, key: str) -> tuple[str, str] | None:
+        return await self._read(imports.target, kind, key)
+
+    async def create_import_target(self, kind: str, key: str | None, new: sessions.NewSession) -> tuple[str, str]:
+        return await self._write(imports.create_target, kind, key, new)
+
+    async def known_external_ids(self, session_id: str, external_ids: list[str]) -> set[str]:
+        return await self._read(imports.known_ids, session_id, external_ids)
+
+    async def add_imported(self, batch: imports.Batch, at: str) -> int:
+        return await self._write(imports.add, batch, at)
+
+    async def import_position(self, kind: str, path: str) -> imports.Position | None:
+        return await self._read(imports.position, kind, path)
+
+    async def set_import_position(self, kind: str, path: str, reached: imports.Position, at: str) -> None:
+        await self._write(imports.set_position, kind, path, reached, at)
 
     # steps
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from contextinfinity.daemon.core.milestones import phase_of
-from contextinfinity.daemon.storage import blobs, branches, jobs, links, messages, sessions, steps
+from contextinfinity.daemon.storage import blobs, branches, chunks, jobs, links, messages, retrievals, sessions, steps
 from contextinfinity.daemon.storage.connection import Row, Tx
 from contextinfinity.daemon.storage.idempotency import Once, once
 from contextinfinity.daemon.storage.jobs import Job
@@ -74,6 +74,7 @@ def respond(tx: Tx, turn_id: str, step: steps.NewStep, context_state: str, at: s
     """The context is prepared and the provider is about to be called."""
     session_id, branch_id = _where(tx, turn_id)
     steps.insert(tx, step)
+    retrievals.add(tx, turn_id, step.recipe.memory)
     sessions.touch(tx, session_id, at)
     tx.run(
         "UPDATE turns SET context_state = ?, context_at = ?, responding_at = ?, updated_at = ? WHERE id = ?",
@@ -116,6 +117,7 @@ def finalize(tx: Tx, turn_id: str, ended: steps.EndedStep, answer: Message, at: 
     links.append(tx, branch_id, links.head(tx, branch_id), "finalized", turn_id, document)
     sessions.touch(tx, session_id, at)
     tx.emit("turn.phase", at, session_id=session_id, branch_id=branch_id, turn_id=turn_id, phase="response_finalized")
+    jobs.enqueue(tx, "index_turn", branch_id, turn_id, at)
     return True
 
 
@@ -151,6 +153,7 @@ def fail(tx: Tx, turn_id: str, error: ErrorObject, ended: steps.EndedStep | None
         phase="failed",
         error=msgspec.to_builtins(error),
     )
+    jobs.enqueue(tx, "index_turn", branch_id, turn_id, at)
     return True
 
 
@@ -280,8 +283,8 @@ def _turn(tx: Tx, row: Row) -> Turn:
         context_state=row[9],
         state_after=row[10],
         steps=steps.summaries(tx, row[0]),
-        retrieved=(),
-        created_chunks=(),
+        retrieved=retrievals.of_turn(tx, row[0]),
+        created_chunks=chunks.of_turn(tx, row[0]),
         retry_of=row[11],
         error=msgspec.json.decode(row[12], type=ErrorObject) if row[12] is not None else None,
         model=row[13],

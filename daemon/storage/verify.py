@@ -13,8 +13,9 @@ import zstandard
 
 from contextinfinity.daemon.core import chain
 from contextinfinity.daemon.core.assembly import request_hash
+from contextinfinity.daemon.core.indexing import RECIPE
 from contextinfinity.daemon.core.milestones import NEEDS, NEEDS_END, Fact
-from contextinfinity.daemon.storage import blobs, branches, journals, messages, migrations, steps
+from contextinfinity.daemon.storage import blobs, branches, chunks, journals, messages, migrations, steps
 from contextinfinity.daemon.storage.connection import DAMAGE, Row, Tx, open_reader
 from contextinfinity.daemon.storage.rows import FACTS, facts
 from contextinfinity.protocol.model import VerifyReport
@@ -104,6 +105,8 @@ _REFERENCES = (
     ("turns", "context_state", "states"),
     ("turns", "state_after", "states"),
     ("turns", "retry_of", "turns"),
+    ("retrievals", "chunk_id", "chunks"),
+    ("external_ids", "turn_id", "turns"),
     ("branches", "base_state", "states"),
 )
 
@@ -188,7 +191,8 @@ def _sequences(tx: Tx, checked: Counter[str]) -> Iterator[str]:
 def _milestones(tx: Tx, checked: Counter[str]) -> Iterator[str]:
     """Facts are legal, and what they promise is there: an answer or an error, and a link for each thing said."""
     linked = {(r[0], r[1]): r[2] for r in tx.rows("SELECT turn_id, kind, count(*) FROM chain GROUP BY turn_id, kind")}
-    for row in tx.rows(f"SELECT t.id, t.final_assistant_message IS NOT NULL, t.error IS NOT NULL, {FACTS} FROM turns t"):
+    answer = "t.final_assistant_message IS NOT NULL OR t.imported IS NOT NULL"  # an imported turn may have one side only
+    for row in tx.rows(f"SELECT t.id, {answer}, t.error IS NOT NULL, {FACTS} FROM turns t"):
         turn_id, answered, failed = row[0], bool(row[1]), bool(row[2])
         collected = facts(row[3:])
         for fact in collected:
@@ -219,6 +223,12 @@ def _outbox(tx: Tx, checked: Counter[str]) -> Iterator[str]:
         for phase, times in expected.items():
             if told[(turn_id, phase)] != times:
                 yield f"turn {turn_id}: {phase} was reported {told[(turn_id, phase)]} times instead of {times}"
+    indexed = tx.rows(
+        "SELECT t.id, count(e.id) FROM turns t LEFT JOIN events e ON e.turn_id = t.id AND e.type = 'turn.indexed' "
+        "WHERE t.indexed_at IS NOT NULL GROUP BY t.id HAVING count(e.id) != 1"
+    )
+    for turn_id, times in indexed:
+        yield f"turn {turn_id}: indexed was reported {times} times instead of 1"
     for kind, column in (("step.started", "started_at"), ("step.ended", "ended_at")):
         facts_made = tx.rows(f"SELECT count(*) FROM steps WHERE {column} IS NOT NULL")[0][0]
         reported = tx.rows("SELECT count(*) FROM events WHERE type = ?", kind)[0][0]
@@ -233,7 +243,7 @@ def _steps(tx: Tx, checked: Counter[str]) -> Iterator[str]:
         tx.owner = owner
         stored = steps.request(tx, step_id)
         digests = [blobs.digest(document) for document in stored.messages]
-        proof = request_hash(stored.model_id, stored.system.decode(), digests, stored.max_output_tokens)
+        proof = request_hash(stored.model_id, stored.system.decode(), digests, stored.max_output_tokens, stored.memory)
         if proof != stored.request_hash:
             yield f"the request of step {step_id} cannot be proven"
     rows = tx.rows(
@@ -245,7 +255,8 @@ def _steps(tx: Tx, checked: Counter[str]) -> Iterator[str]:
             yield f"the answer of turn {turn_id} is not what its step said"
     for turn_id, count in tx.rows(
         "SELECT t.id, count(s.id) FROM turns t LEFT JOIN steps s ON s.turn_id = t.id AND s.ended_at IS NOT NULL "
-        "WHERE t.finalized_at IS NOT NULL AND t.responding_at IS NOT NULL GROUP BY t.id HAVING count(s.id) = 0"
+        "WHERE t.finalized_at IS NOT NULL AND t.responding_at IS NOT NULL AND t.imported IS NULL "
+        "GROUP BY t.id HAVING count(s.id) = 0"
     ):
         yield f"turn {turn_id} is final but has {count} ended steps"
 
@@ -254,6 +265,54 @@ def _said(items: bytes) -> str:
     return "".join(
         block["text"] for item in msgspec.json.decode(items) for block in item.get("blocks", ()) if block["type"] == "text"
     )
+
+
+def _index(tx: Tx, checked: Counter[str]) -> Iterator[str]:
+    """What search works on is what the transcript gives: the same chunks, and of each passage the same terms."""
+    for turn_id, recipe in tx.rows(
+        "SELECT t.id, (SELECT min(c.recipe) FROM chunks c WHERE c.source_turn = t.id) FROM turns t "
+        "JOIN events e ON e.turn_id = t.id AND e.type = 'turn.indexed' AND json_extract(e.data, '$.degraded') IS NULL "
+        "WHERE t.indexed_at IS NOT NULL"
+    ):
+        if recipe in (RECIPE, None):
+            yield from _indexed(tx, checked, turn_id)
+    for n, dim, done_to in tx.rows("SELECT n, dim, done_to FROM vector_spaces"):
+        wrong = tx.rows(
+            "SELECT p.n FROM passages p LEFT JOIN passage_vectors v ON v.space = ? AND v.passage = p.n "
+            "WHERE p.n <= ? AND length(v.vector) IS NOT ? LIMIT 10",
+            n,
+            done_to,
+            2 * dim,
+        )
+        checked["vectors"] += tx.rows("SELECT count(*) FROM passage_vectors WHERE space = ?", n)[0][0]
+        for (passage,) in wrong:
+            yield f"passage {passage} has no vector of {dim} numbers in space {n}"
+
+
+def _indexed(tx: Tx, checked: Counter[str], turn_id: str) -> Iterator[str]:
+    wanted = {
+        (c.role, c.start, c.end, c.summary, c.chunk_type, c.token_est, c.content_hash, c.speaker, int(c.asks), c.at): tuple(
+            (p.start, p.end, p.terms) for p in c.passages
+        )
+        for c in chunks.of_transcript(tx, turn_id)
+    }
+    rows = tx.rows(
+        "SELECT n, role, start, end, summary, chunk_type, token_est, content_hash, speaker, asks, at FROM chunks "
+        "WHERE source_turn = ?",
+        turn_id,
+    )
+    found = {
+        row[1:]: tuple(tx.rows("SELECT start, end, terms FROM passages WHERE chunk = ? ORDER BY n", row[0])) for row in rows
+    }
+    checked["chunks"] += len(rows)
+    missing = {(row[4], row[6]) for row in wanted} - {(row[4], row[6]) for row in found}
+    if missing:
+        yield f"turn {turn_id} is indexed, but {len(missing)} of its chunks are missing: `ctx reindex` makes them again"
+    for row in found.keys() - wanted.keys():
+        yield f"a chunk of turn {turn_id} ({row[4]}) is not what the transcript gives"
+    for row, passages in found.items():
+        if row in wanted and passages != wanted[row]:
+            yield f"the passages of a chunk of turn {turn_id} are not what the transcript gives"
 
 
 def _jobs(tx: Tx, checked: Counter[str]) -> Iterator[str]:
@@ -297,5 +356,6 @@ _CHECKS: dict[str, Callable[[Tx, "Counter[str]"], Iterator[str]]] = {
     "milestones": _milestones,
     "outbox": _outbox,
     "steps": _steps,
+    "index": _index,
     "jobs": _jobs,
 }

@@ -35,7 +35,7 @@ async def test_a_turn_runs_to_its_answer_and_the_next_sees_it(tmp_path: Path) ->
         await talk(tree, branch, "one", "a ", "b")
         turn = await tree.storage.turn(await talk(tree, branch, "two", "c"))
         request = tree.provider.requests[1]
-        assert request.system == "Be brief."
+        assert request.system.startswith("Be brief.")
         assert [m.rendered_text for m in request.messages] == ["one", "a b", "two"]
         assert turn.final_assistant_message is not None
         assert turn.final_assistant_message.rendered_text == "c"
@@ -251,7 +251,10 @@ async def test_the_stored_request_proves_what_was_sent(tmp_path: Path) -> None:
         texts = [msgspec.json.decode(d)["blocks"][0]["text"] for d in stored.messages]
         assert texts == said_then == ["m0", "a0", "m1", "a1", "new"]
         digests = [digest(d) for d in stored.messages]
-        assert stored.request_hash == request_hash(stored.model_id, "S", digests, stored.max_output_tokens)
+        system = stored.system.decode()
+        assert system.startswith("S\n")
+        proof = request_hash(stored.model_id, system, digests, stored.max_output_tokens, stored.memory)
+        assert stored.request_hash == proof
 
 
 async def test_the_journal_of_an_ended_step_moves_into_the_database(tmp_path: Path) -> None:

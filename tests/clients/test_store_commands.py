@@ -74,6 +74,7 @@ def daemon(tmp_path: Path, home: Path) -> Iterator[FakeDaemon]:
         (home / "run" / "endpoint.json").write_text(json.dumps({"unix": str(path), "pid": os.getpid(), "version": "0.1.0"}))
         fake.answers("daemon.status", status(home))
         fake.answers("model.list", {"models": [model()]})
+        fake.answers("embedder.list", {"embedders": [embedder()]})
         fake.answers("store.verify", CLEAN)
         fake.answers("daemon.shutdown", {})
         yield fake
@@ -116,6 +117,7 @@ def status(place: Path, **changes: Any) -> dict[str, Any]:
         "clients": 1,
         "storage": {"bytes": 1, "turns": 1, "chunks": 0},
         "librarian": {"tokens_today": 0, "tokens_limit": 0},
+        "memory": {"unindexed_turns": 0, "passages": 7},
         "default_model": "recall",
         "warnings": [],
         **changes,
@@ -125,6 +127,11 @@ def status(place: Path, **changes: Any) -> dict[str, Any]:
 def model(**changes: Any) -> dict[str, Any]:
     sizes = {"context_limit": 8192, "max_output_tokens": 4000, "limit_source": "default"}
     return {"name": "recall", "provider": "recall", "model_id": "recall", "default": True, **sizes, **changes}
+
+
+def embedder(**changes: Any) -> dict[str, Any]:
+    made = {"name": "local", "kind": "local", "model": "snowflake-arctic-embed-s"}
+    return {**made, "installed": True, "chosen": True, "active": True, **changes}
 
 
 def make_database(path: Path, rows: int = 400) -> None:

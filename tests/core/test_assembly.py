@@ -26,7 +26,8 @@ def _turn(**values: object) -> Turn:
     base: dict[str, object] = {
         "id": "t", "session_id": "s", "branch_id": "b", "turn_seq": 1, "phase": "failed", "indexed": False,
         "user_message": message("user", "please  do\nthis " * 20), "state_before": "x", "steps": (), "retrieved": (),
-        "created_chunks": (), "model": "m", "created_at": "2026-01-01T00:00:00.000Z", "updated_at": "",
+        "created_chunks": (), "error": ErrorObject(-32005, "no", None), "model": "m",
+        "created_at": "2026-01-01T00:00:00.000Z", "updated_at": "",
     }  # fmt: skip
     return Turn(**(base | values))  # type: ignore[arg-type]
 

@@ -34,6 +34,7 @@ class Site:
         self.daemon = Daemon(folder, config)
         self.home = self.daemon.home
         self.database = self.home / "contextinfinity.db"
+        self.daemon.env["CTX_RETRIEVAL_EMBEDDER"] = "none"
         self.env = self.daemon.env | {"CTX_HOME": str(self.home), "NO_COLOR": "1"}
 
     def ctx(self, *args: str) -> "subprocess.CompletedProcess[str]":

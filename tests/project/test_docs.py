@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from contextinfinity.daemon.config import SECTIONS, Model
+from contextinfinity.daemon.config import SECTIONS, EmbedderSettings, Model
 from contextinfinity.protocol import events
 from contextinfinity.protocol.errors import Fault
 from contextinfinity.protocol.methods import METHODS
@@ -29,8 +29,9 @@ def test_every_setting_is_documented() -> None:
         assert f"[{section}]" in text
         for key in kind.__struct_fields__:
             assert re.search(rf"^{key} = ", text, re.MULTILINE), f"{section}.{key}"
-    for key in Model.__struct_fields__:
-        assert re.search(rf"^{key} = ", text, re.MULTILINE), f"models.{key}"
+    for name, table in (("models", Model), ("embedders", EmbedderSettings)):
+        for key in table.__struct_fields__:
+            assert re.search(rf"^{key} = ", text, re.MULTILINE), f"{name}.{key}"
 
 
 def test_every_decision_is_listed_and_every_link_leads_somewhere() -> None:

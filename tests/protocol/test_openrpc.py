@@ -119,8 +119,8 @@ def test_events_and_errors_are_described(published: dict[str, Any]) -> None:
 
 
 def test_every_method_has_a_handler_and_every_handler_a_method() -> None:
-    world = SimpleNamespace(storage=None, hub=None, mint=None, models=None, streams=None)
-    services = cast("Services", SimpleNamespace(world=world, branches=None, version="1"))
+    world = SimpleNamespace(storage=None, hub=None, mint=None, models=None, streams=None, memory=None)
+    services = cast("Services", SimpleNamespace(world=world, branches=None, embedding=None, version="1"))
     assert handlers(services).keys() == {m.params for m in METHODS.values()}
 
 

@@ -269,6 +269,7 @@ async def test_every_event_carries_what_its_schema_says(bench: Bench) -> None:
     step = await bench.begin(failed)
     await bench.storage.fail_turn(failed, OOPS, ended(step), "half", now(), recovered=True)
     await bench.storage.fork_branch(made.branch.id, 1, "f", mint(), now())
+    await bench.index(failed)
     for event in bench.published:
         kind = DURABLE[event.type]
         msgspec.convert(event.data, kind)

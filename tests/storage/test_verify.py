@@ -16,8 +16,11 @@ async def filled(bench: Bench, folder: Path) -> None:
     made = await bench.session(title="t")
     branch = made.branch
     await bench.storage.add_pin(branch, mint(), "pin", None, now())
-    await bench.say(branch.id, "x" * 20_000)
+    large = await bench.say(branch.id, "x" * 20_000)
     await bench.say(branch.id, "small")
+    await bench.index(large.turn_id)
+    space = await bench.storage.ensure_space("space", "local", 2, now())
+    await bench.storage.add_vectors(space, [(1, bytes(4)), (2, bytes(4))], None, 0.0, now())
     failed = (await bench.accept(branch.id)).turn_id
     step = await bench.begin(failed)
     await bench.storage.fail_turn(failed, ErrorObject(-32005, "no", None), ended(step), "half", now())
@@ -60,7 +63,14 @@ TAMPERINGS: dict[str, tuple[str, str]] = {
     "a lost step event": ("DELETE FROM events WHERE type = 'step.ended'", "step.ended"),
     "a request's proof": ("UPDATE steps SET request_hash = zeroblob(32)", "cannot be proven"),
     "a step that never ended": ("UPDATE steps SET ended_at = NULL", "ended steps"),
-    "a job about nothing": ("UPDATE jobs SET turn_id = 'nowhere'", "does not exist"),
+    "a job about nothing": ("UPDATE jobs SET turn_id = 'nowhere' WHERE type = 'reconcile_stream'", "does not exist"),
+    "a chunk's place": ("UPDATE chunks SET start = start + 1 WHERE n = 1", "not what the transcript gives"),
+    "a chunk's summary": ("UPDATE chunks SET summary = 'lies' WHERE n = 1", "not what the transcript gives"),
+    "a passage's terms": ("UPDATE passages SET terms = zeroblob(8) WHERE n = 2", "not what the transcript gives"),
+    "a lost index": ("UPDATE passage_vectors SET space = 1; DELETE FROM passages; DELETE FROM chunks", "chunks are missing"),
+    "a vector of another length": ("UPDATE passage_vectors SET vector = zeroblob(6) WHERE passage = 1", "no vector of 2"),
+    "a lost vector": ("DELETE FROM passage_vectors WHERE passage = 2", "no vector of 2 numbers"),
+    "an indexing that nobody heard of": ("DELETE FROM events WHERE type = 'turn.indexed'", "indexed was reported 0 times"),
     "an orphan": ("UPDATE steps SET turn_id = 'nowhere' WHERE n = 1", "points at no row"),
 }
 
@@ -98,6 +108,8 @@ async def test_an_untouched_database_verifies(database: Path, tmp_path: Path) ->
         "events",
         "steps",
         "jobs",
+        "chunks",
+        "vectors",
     } <= report.checked.keys()
     assert all(report.checked.values())
     assert len(report.anchors) == 2

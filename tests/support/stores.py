@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from contextinfinity.daemon.core.assembly import request_hash
+from contextinfinity.daemon.core.indexing import index
 from contextinfinity.daemon.runtime.ids import IdMint, now
 from contextinfinity.daemon.storage.blobs import digest
+from contextinfinity.daemon.storage.chunks import IndexedTurn
 from contextinfinity.daemon.storage.connection import Job
 from contextinfinity.daemon.storage.database import Database, open_database
 from contextinfinity.daemon.storage.messages import encode
@@ -63,6 +65,12 @@ class Bench:
         step_id = await self.begin(turn_id)
         assert await self.storage.finalize_response(turn_id, ended(step_id, text), message("assistant", text), now())
         return step_id
+
+    async def index(self, turn_id: str) -> int:
+        """TX-C, as the indexer does it."""
+        said, at = await self.storage.said_in(turn_id)
+        chunks = tuple((mint(), chunk) for one in said for chunk in index(one, at))
+        return await self.storage.index_turn(IndexedTurn(turn_id, chunks), now(), None, embed=False)
 
     async def say(self, branch_id: str, text: str, reply: str = "an answer") -> Submitted:
         submitted = await self.accept(branch_id, text)

@@ -2,20 +2,25 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from contextinfinity.daemon.actors import indexer
 from contextinfinity.daemon.actors.branches import Branches
+from contextinfinity.daemon.actors.embedding import Embedding
 from contextinfinity.daemon.actors.hub import Hub
 from contextinfinity.daemon.actors.janitor import Janitor
+from contextinfinity.daemon.actors.jobs import Handler, JobRunner
 from contextinfinity.daemon.actors.journal import Journal
+from contextinfinity.daemon.actors.memory import Memory
 from contextinfinity.daemon.actors.models import Models
 from contextinfinity.daemon.actors.recoverer import Recoverer
 from contextinfinity.daemon.actors.store import Store, StoreGate
 from contextinfinity.daemon.actors.world import World
-from contextinfinity.daemon.config import Config, Model, Stream
+from contextinfinity.daemon.config import Config, Model, Retrieval, Stream
 from contextinfinity.daemon.core.transcript import Effect, Ended, TextDelta
 from contextinfinity.daemon.providers import registry
 from contextinfinity.daemon.providers.base import Endpoint, ModelRequest, RawEvent
@@ -80,7 +85,8 @@ class Tree:
         self.hub = Hub()
         self.gate = StoreGate(read_only=False)
         self.storage = Storage(self.gate.write, self.gate.read)
-        config = Config(models={"recall": Model("recall", "recall"), "small": Model("recall", "small")}, stream=stream)
+        models = {"recall": Model("recall", "recall"), "small": Model("recall", "small")}
+        config = Config(models=models, stream=stream, retrieval=Retrieval(embedder="none"))
         self.models = Models(config, Credentials({}))
         self.root = Supervisor("root", "rest_for_one")
         self.branch_supervisor = Supervisor("branches", park=True)
@@ -89,7 +95,24 @@ class Tree:
         self.journal = self.root.add("journal", lambda: Journal(streams, self.hub, stream))
         self.root.add("recovery", lambda: Recoverer(self.storage, streams, can_write=self.gate.can_write))
         janitor = workers.add("janitor", lambda: Janitor(self.storage, streams, can_write=self.gate.can_write))
-        self.world = World(self.storage, self.hub, self.models, self.journal, janitor, IdMint(), streams, self.gate.can_write)
+        mint = IdMint()
+        self.embedding = Embedding(self.storage, config, self.models.credentials, {})
+        self.memory = Memory(self.storage, self.embedding, config)
+        index_turns = partial(indexer.run, self.storage, mint, lambda: False, lambda: None)
+        handlers: dict[str, Handler] = {"index_turn": index_turns}
+        indexing = workers.add("indexer", lambda: JobRunner(self.storage, handlers, can_write=self.gate.can_write))
+        self.world = World(
+            self.storage,
+            self.hub,
+            self.models,
+            self.journal,
+            janitor,
+            indexing,
+            self.memory,
+            mint,
+            streams,
+            self.gate.can_write,
+        )
         self.branches = Branches(self.branch_supervisor, self.world)
         self.root.add_supervisor(self.branch_supervisor)
         self.root.add_supervisor(workers)

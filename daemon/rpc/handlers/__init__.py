@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from contextinfinity.daemon.rpc.dispatch import Handler
-from contextinfinity.daemon.rpc.handlers import daemon, events, sessions, turns
+from contextinfinity.daemon.rpc.handlers import daemon, events, memory, sessions, turns
 from contextinfinity.daemon.rpc.services import Services
 from contextinfinity.protocol.methods import Params
 
@@ -15,4 +15,5 @@ def handlers(services: Services) -> Mapping[type[Params[Any]], Handler]:
         **sessions.handlers(services),
         **turns.handlers(services),
         **events.handlers(services),
+        **memory.handlers(services),
     }

@@ -1,6 +1,7 @@
 """Methods about the daemon itself, its models and its keys."""
 
 import os
+import time
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -10,11 +11,13 @@ import trio
 from contextinfinity.daemon.actors.branch import SelectModel
 from contextinfinity.daemon.actors.maintenance import DEADLINE, Backup, Verify
 from contextinfinity.daemon.core.assembly import available, input_budget
+from contextinfinity.daemon.core.when import posix
 from contextinfinity.daemon.rpc.connection import Connection
 from contextinfinity.daemon.rpc.dispatch import Handler
 from contextinfinity.daemon.rpc.handlers.keys import keyed
 from contextinfinity.daemon.rpc.services import Services
 from contextinfinity.daemon.runtime.ids import now
+from contextinfinity.daemon.storage.chunks import IndexState
 from contextinfinity.protocol import PROTOCOL_VERSION
 from contextinfinity.protocol.errors import InvalidParams, NotAuthorised
 from contextinfinity.protocol.methods import (
@@ -34,10 +37,18 @@ from contextinfinity.protocol.methods import (
     StoreBackup,
     StoreVerify,
 )
-from contextinfinity.protocol.model import LibrarianStatus, ModelChange, Pong, Status, StorageStatus, VerifyReport
+from contextinfinity.protocol.model import (
+    LibrarianStatus,
+    MemoryStatus,
+    ModelChange,
+    Pong,
+    Status,
+    StorageStatus,
+    VerifyReport,
+)
 from contextinfinity.protocol.openrpc import document
 
-CAPABILITIES = ("events", "recall", "anthropic", "openai", "openai_chat", "websocket")
+CAPABILITIES = ("events", "recall", "memory", "import", "anthropic", "openai", "openai_chat", "websocket")
 
 
 def handlers(s: Services) -> Mapping[type[Params[Any]], Handler]:
@@ -49,6 +60,7 @@ def handlers(s: Services) -> Mapping[type[Params[Any]], Handler]:
     async def status(_: Connection, __: DaemonStatus) -> Status:
         turns, size = await s.world.storage.counts()
         config = s.world.models.config
+        index = await s.world.storage.index_state()
         return Status(
             version=s.version,
             pid=os.getpid(),
@@ -61,8 +73,9 @@ def handlers(s: Services) -> Mapping[type[Params[Any]], Handler]:
             actors=tuple(s.actors()),
             jobs=await s.world.storage.job_counts(),
             clients=s.clients(),
-            storage=StorageStatus(size, turns, 0),
+            storage=StorageStatus(size, turns, index.chunks),
             librarian=LibrarianStatus(tokens_today=0, tokens_limit=0),
+            memory=await memory_status(s, index),
             default_model=config.default_model,
             warnings=config.warnings,
         )
@@ -127,6 +140,22 @@ def handlers(s: Services) -> Mapping[type[Params[Any]], Handler]:
         ModelList: list_models,
         ModelSelect: select_model,
     }
+
+
+async def memory_status(s: Services, index: IndexState) -> MemoryStatus:
+    embedding, retrieval = s.embedding, s.world.models.config.retrieval
+    at = posix(index.indexed_at) if index.indexed_at is not None else None
+    return MemoryStatus(
+        indexed_at=index.indexed_at,
+        index_age_s=round(max(0.0, time.time() - at), 1) if at is not None else None,
+        unindexed_turns=index.unindexed,
+        passages=index.passages,
+        embedder=embedding.active.embedder if embedding.active is not None else None,
+        target=retrieval.embedder,
+        unembedded=await embedding.left(),
+        degraded=embedding.problem,
+        watching=s.world.models.config.imports.watch,
+    )
 
 
 def _is_link(text: str) -> bool:

@@ -8,8 +8,12 @@ import trio
 
 from contextinfinity.daemon.actors.branch import Cancel, Preview, Retry, Submit
 from contextinfinity.daemon.actors.hub import Filter
-from contextinfinity.daemon.core.assembly import Assembled, Oversized
+from contextinfinity.daemon.actors.memory import Recalled
+from contextinfinity.daemon.actors.retrieval import recall
+from contextinfinity.daemon.core.assembly import Assembled, Oversized, last_message, with_memory
 from contextinfinity.daemon.core.milestones import has_reached
+from contextinfinity.daemon.core.packing import Packed, Quoted
+from contextinfinity.daemon.core.untrusted import Artifact, mark
 from contextinfinity.daemon.providers.base import ModelRequest
 from contextinfinity.daemon.providers.registry import provider
 from contextinfinity.daemon.rpc.connection import Connection
@@ -24,17 +28,21 @@ from contextinfinity.protocol import methods as m
 from contextinfinity.protocol.blocks import Message, message, parse_blocks
 from contextinfinity.protocol.errors import InvalidParams, InvalidState
 from contextinfinity.protocol.events import Event
-from contextinfinity.protocol.model import Budget, Context, Phase, Step, Turn, Usage
+from contextinfinity.protocol.model import Budget, Context, Phase, RetrievalStats, Retrieved, Step, Turn, Usage
 
 CANCEL_SECONDS = 30.0
 
 
-def user_message(content: str | list[dict[str, Any]]) -> Message:
+def parsed(content: str | list[dict[str, Any]], where: str) -> Message:
     try:
         blocks = content if isinstance(content, str) else parse_blocks(content, "client")
     except msgspec.ValidationError as error:
-        raise InvalidParams(f"content: {error}") from None
-    said = message("user", blocks, created_at=now())
+        raise InvalidParams(f"{where}: {error}") from None
+    return message("user", blocks, created_at=now())
+
+
+def user_message(content: str | list[dict[str, Any]]) -> Message:
+    said = parsed(content, "content")
     if not said.blocks or (isinstance(content, str) and not content.strip()):
         raise InvalidParams("content is empty; say something")
     return said
@@ -104,9 +112,16 @@ def handlers(s: Services) -> Mapping[type[m.Params[Any]], Handler]:
         return await storage.step(p.step_id, provider(request.provider).body(model_request(request)), journal)
 
     async def preview(_: Connection, p: m.ContextPreview) -> Context:
-        assembled = await s.branches.ask(p.branch_id, Preview(user_message(p.content), p.model))
+        said = user_message(p.content)
+        assembled = await s.branches.ask(p.branch_id, Preview(said, p.model))
         state = (await storage.states(p.branch_id, 1))[0]
-        return preview_context(assembled, state.summary)
+        recalled = Recalled()
+        if isinstance(assembled, Assembled):
+            model = p.model or (await storage.branch(p.branch_id)).model
+            everywhere = s.world.models.provider(model).name == "recall"
+            recalled = await recall(s.world, p.branch_id, assembled, said, None, everywhere=everywhere)
+            assembled = with_memory(assembled, recalled.packed, mark(await storage.memory_secret(), s.world.mint()))
+        return preview_context(assembled, recalled.stats, state.summary)
 
     return {
         m.TurnSubmit: submit,
@@ -125,29 +140,32 @@ async def next_milestone(heard: Subscription[Event]) -> None:
     """Wait until the turn that is listened to has moved, or until nobody can tell any more whether it has."""
     while True:
         try:
-            if any(event.type == "turn.phase" for event in await heard.receive()):
+            if any(event.type in ("turn.phase", "turn.indexed") for event in await heard.receive()):
                 return
         except Lagged:
             return
 
 
 def model_request(stored: StoredRequest) -> ModelRequest:
-    said = tuple(messages.decode(document) for document in stored.messages)
+    *earlier, new = (messages.decode(document) for document in stored.messages)
+    said = (*earlier, last_message(stored.memory, new))
     return ModelRequest(stored.model_id, stored.system.decode(), said, stored.max_output_tokens)
 
 
 def rebuilt_context(stored: StoredRequest, summary: str) -> Context:
     """What the model saw, put together again from the parts that were kept."""
-    request, kept = model_request(stored), stored.context
+    *pending, said = (messages.decode(document) for document in stored.messages)
+    kept = stored.context
     return Context(
-        system=request.system,
+        system=stored.system.decode(),
         tools=(),
         pins=tuple(kept["pins"]),
         state_summary=summary,
-        pending=request.messages[:-1],
-        retrieved=(),
+        pending=tuple(pending),
+        retrieved=tuple(retrieved(*pair) for pair in stored.quoted),
+        retrieval=msgspec.convert(kept.get("retrieval", {}), RetrievalStats),
         facts=(),
-        user_message=request.messages[-1],
+        user_message=said,
         budget=msgspec.convert(kept["budget"], Budget),
         usage=msgspec.convert(kept["usage"], Usage),
         shrink_log=(),
@@ -155,15 +173,32 @@ def rebuilt_context(stored: StoredRequest, summary: str) -> Context:
     )
 
 
-def preview_context(made: Assembled | Oversized, summary: str) -> Context:
+def retrieved(quoted: Quoted, one: Artifact) -> Retrieved:
+    return Retrieved(
+        chunk_id=one.chunk_id,
+        turn_id=one.turn_id,
+        session_id=one.session_id,
+        role=one.role,
+        speaker=one.speaker,
+        text=one.text,
+        form=quoted.form,
+        score=quoted.score,
+        similarity=quoted.similarity,
+        created_at=one.at,
+    )
+
+
+def preview_context(made: Assembled | Oversized, stats: RetrievalStats, summary: str) -> Context:
     fits = isinstance(made, Assembled)
+    packed = made.packed if isinstance(made, Assembled) else Packed()
     return Context(
         system=made.system,
         tools=(),
         pins=made.pins,
         state_summary=summary,
         pending=made.pending() if isinstance(made, Assembled) else (),
-        retrieved=(),
+        retrieved=tuple(map(retrieved, packed.quoted, packed.artifacts)),
+        retrieval=stats,
         facts=(),
         user_message=made.new.message,
         budget=made.budget,

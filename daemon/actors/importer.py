@@ -1,0 +1,399 @@
+"""Imports: reads histories of other programs in a thread and writes them batch by batch, each batch one transaction.
+
+What is there already is skipped, so an import can be repeated, resumed, and run again whenever a file has grown.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+import trio
+
+from contextinfinity.daemon.actors.branch import AddImported
+from contextinfinity.daemon.actors.branches import Branches
+from contextinfinity.daemon.actors.hub import Hub
+from contextinfinity.daemon.core.indexing import index
+from contextinfinity.daemon.imports.base import Conversation, Damaged, Format, Record, Said, Skipped
+from contextinfinity.daemon.imports.formats import FORMATS, detect
+from contextinfinity.daemon.runtime import failpoints
+from contextinfinity.daemon.runtime.actor import Actor, ActorGone, AskTimeout, MailboxFull, Ref, Request, nudge
+from contextinfinity.daemon.runtime.ids import IdMint, now
+from contextinfinity.daemon.storage.chunks import IndexedTurn
+from contextinfinity.daemon.storage.imports import Batch, ImportedTurn, Position
+from contextinfinity.daemon.storage.sessions import NewSession
+from contextinfinity.daemon.storage.storage import Storage
+from contextinfinity.protocol.blocks import Message, message
+from contextinfinity.protocol.errors import Fault, InvalidParams
+from contextinfinity.protocol.methods import Imported
+
+log = logging.getLogger(__name__)
+
+RECORDS = 256
+MOST_HELD = 4096
+HEAD_BYTES = 4096
+MOST_NAMED = 100
+MOST_SESSIONS = 1000
+POLL_SECONDS = 0.75
+DEADLINE = 24 * 3600.0
+
+
+class ImportMessages(Request[Imported], frozen=True, kw_only=True):
+    """Messages that a client holds; without a session they become one."""
+
+    messages: tuple[Message, ...]
+    session_id: str | None = None
+    title: str | None = None
+
+
+class ImportPath(Request[Imported], frozen=True, kw_only=True):
+    """A file or folder; `format` is guessed if it is not named."""
+
+    path: str
+    format: str | None = None
+    session_id: str | None = None
+    title: str | None = None
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A file as it is now: its beginning, by which it is known again, and a mark that changes whenever it does."""
+
+    file: Path
+    place: str
+    head: bytes
+    mark: str
+    size: int
+
+
+class Tally:
+    """What came of an import so far."""
+
+    def __init__(self, kind: str) -> None:
+        self.format = kind
+        self.turns = 0
+        self.messages = 0
+        self.skipped = 0
+        self.sessions: dict[str, str] = {}
+        self.damaged: list[str] = []
+        self.damages = 0
+
+    def damage(self, where: str, why: str) -> None:
+        self.damages += 1
+        if len(self.damaged) < MOST_NAMED:
+            self.damaged.append(f"{where}: {why}")
+
+    def result(self) -> Imported:
+        first = next(iter(self.sessions.items()), (None, None))
+        more = self.damages - len(self.damaged)
+        return Imported(
+            session_id=first[0],
+            branch_id=first[1],
+            turns=self.turns,
+            skipped=self.skipped,
+            messages=self.messages,
+            sessions=tuple(islice(self.sessions, MOST_SESSIONS)),
+            damaged=(*self.damaged, *([f"and {more} more"] if more else [])),
+            format=self.format,
+        )
+
+
+class Importer(Actor):
+    answers = (Fault,)
+
+    def __init__(
+        self,
+        storage: Storage,
+        branches: Branches,
+        hub: Hub,
+        embedder: Ref,
+        mint: IdMint,
+        model: Callable[[], str],
+        embeds: Callable[[], bool],
+        watched: Callable[[], Sequence[str]],
+        *,
+        can_write: Callable[[], bool],
+    ) -> None:
+        self._storage = storage
+        self._branches = branches
+        self._hub = hub
+        self._embedder = embedder
+        self._mint = mint
+        self._model = model
+        self._embeds = embeds
+        self._watched = watched
+        self._can_write = can_write
+        self._busy = trio.Lock()
+        self._complained: set[str] = set()
+        self._kinds: dict[Path, str] = {}
+        self._marks: dict[tuple[str, str | None, Path], str] = {}
+
+    async def start(self) -> None:
+        if self._can_write():
+            self.nursery.start_soon(self._watch)
+
+    async def handle(self, message: ImportMessages | ImportPath) -> Imported:
+        async with self._busy:
+            if isinstance(message, ImportMessages):
+                return await self._import_messages(message)
+            return await self._import_path(message)
+
+    async def _import_messages(self, asked: ImportMessages) -> Imported:
+        tally = Tally("jsonl")
+        target = await self._target(tally, Conversation(key="", title=asked.title), None, asked.session_id)
+        said = [Said(conversation="", message=m) for m in asked.messages]
+        begin = 0
+        while begin < len(said):
+            end = begin + RECORDS
+            end = len(said) if end >= len(said) else begin + (_closed(said[begin:end]) or RECORDS)
+            await self._write(tally, target, said[begin:end])
+            begin = end
+        return tally.result()
+
+    async def _import_path(self, asked: ImportPath) -> Imported:
+        path = Path(asked.path)
+        try:
+            kind = asked.format or self._kinds.get(path)
+            if kind is None:
+                kind = await trio.to_thread.run_sync(detect, path)
+            form = FORMATS.get(kind)
+            if form is None:
+                raise InvalidParams(f"no format {kind!r}; there are {', '.join(FORMATS)}", format=kind)
+            sources = await trio.to_thread.run_sync(_sources, form, path)
+        except ValueError as error:
+            self._kinds.pop(path, None)
+            raise InvalidParams(f"path: {error}") from None
+        except OSError as error:
+            raise InvalidParams(f"path: {error.filename or path} cannot be read: {error.strerror}") from None
+        self._kinds[path] = kind
+        tally = Tally(kind)
+        for source in sources:
+            seen = (kind, asked.session_id, source.file)
+            if self._marks.get(seen) == source.mark:
+                continue
+            try:
+                await self._import_file(tally, form, source, asked)
+                self._marks[seen] = source.mark
+            except OSError as error:
+                tally.damage(str(source.file), f"it cannot be read: {error.strerror}")
+        return tally.result()
+
+    async def _import_file(self, tally: Tally, form: Format, source: Source, asked: ImportPath) -> None:
+        """From where it was left, if the file has only grown since; an exchange that may go on is written at the end."""
+        place = source.place if asked.session_id is None else f"{source.place}\0{asked.session_id}"
+        before = await self._storage.import_position(form.name, place)
+        if before is not None and before.mark == source.mark:
+            return
+        offset = before.offset if before is not None and form.append_only and _has_grown(source, before) else 0
+        records = await trio.to_thread.run_sync(form.read, source.file, offset)
+        end = offset
+        conversations: dict[str, Conversation] = {}
+        targets: dict[str, tuple[str, str]] = {}
+        held: dict[str, list[Said]] = {}
+        while True:
+            batch = await trio.to_thread.run_sync(_take, records, RECORDS)
+            self._sort(tally, source.file, batch, conversations, held)
+            for key, said in list(held.items()):
+                upto = _closed(said) if batch and len(said) < MOST_HELD else len(said)
+                if upto and key not in targets:
+                    known = conversations.get(key, Conversation(key=key))
+                    named = msgspec.structs.replace(known, title=asked.title or known.title or source.file.stem)
+                    scope = form.name if key else f"{form.name}:{source.place}"
+                    targets[key] = await self._target(tally, named, scope, asked.session_id)
+                if upto:
+                    await self._write(tally, targets[key], said[:upto])
+                held[key] = said[upto:]
+                if not held[key]:
+                    del held[key]
+            if not batch:
+                break
+            if form.append_only and not held:
+                offset = batch[-1].offset
+                await self._storage.set_import_position(form.name, place, Position(offset, _hash(source.head), ""), now())
+            done = min(batch[-1].offset, source.size)
+            self._hub.progress("import.progress", path=str(source.file), done=done, total=source.size, turns=tally.turns)
+            end = batch[-1].offset if form.append_only else 0
+        await self._storage.set_import_position(form.name, place, Position(end, _hash(source.head), source.mark), now())
+
+    @staticmethod
+    def _sort(
+        tally: Tally, file: Path, batch: list[Record], conversations: dict[str, Conversation], held: dict[str, list[Said]]
+    ) -> None:
+        """Messages go to their conversation in order; what is no message is counted."""
+        for item, _ in batch:
+            match item:
+                case Conversation():
+                    known = conversations.get(item.key)
+                    conversations[item.key] = item if known is None else _merged(known, item)
+                case Damaged(where, why):
+                    tally.damage(f"{file.name}, {where}", why)
+                    tally.skipped += 1
+                case Skipped():
+                    tally.skipped += 1
+                case Said():
+                    held.setdefault(item.conversation, []).append(item)
+
+    async def _target(self, tally: Tally, told: Conversation, scope: str | None, session_id: str | None) -> tuple[str, str]:
+        """The session and branch that a conversation belongs to, made if it is new."""
+        if session_id is not None:
+            session = await self._storage.session(session_id)
+            found = session.id, session.active_branch
+        else:
+            known = await self._storage.import_target(scope, told.key) if scope is not None else None
+            if known is not None:
+                session = await self._storage.session(known[0])
+                known = session.id, session.active_branch
+            new = NewSession(
+                id=self._mint(),
+                branch_id=self._mint(),
+                state_id=self._mint(),
+                model=self._model(),
+                at=told.created_at or now(),
+                title=told.title,
+                cwd=told.cwd,
+                agent=told.agent,
+            )
+            key = told.key if scope is not None else None
+            found = known or await self._storage.create_import_target(scope or "", key, new)
+        tally.sessions[found[0]] = found[1]
+        return found
+
+    async def _write(self, tally: Tally, target: tuple[str, str], said: list[Said]) -> None:
+        """One transaction: those messages that are not there yet, as turns with their chunks."""
+        session_id, branch_id = target
+        named = [_named(branch_id, number, one) for number, one in enumerate(said)]
+        known = await self._storage.known_external_ids(session_id, [one.message.external_id or "" for one in named])
+        fresh = [one for one in named if one.message.external_id not in known]
+        tally.skipped += len(named) - len(fresh)
+        if not fresh:
+            return
+        turns = await trio.to_thread.run_sync(partial(_turns, fresh, self._mint))
+        failpoints.hit("import.prepared")
+        batch = Batch(
+            format=tally.format,
+            session_id=session_id,
+            branch_id=branch_id,
+            model=self._model(),
+            turns=turns,
+            embed=self._embeds(),
+        )
+        made = await self._branches.ask(branch_id, AddImported(batch))
+        failpoints.hit("import.stored")
+        tally.turns += made
+        tally.messages += len(fresh)
+        if batch.embed:
+            nudge(self._embedder)
+
+    async def _watch(self) -> None:
+        """Forever: read the watched folders again as they grow. What cannot be read is said once, and tried again."""
+        while True:
+            for path in self._watched():
+                try:
+                    async with self._busy:
+                        await self._import_path(ImportPath(path=path))
+                    self._complained.discard(path)
+                except (Fault, ActorGone, AskTimeout, MailboxFull) as error:
+                    if path not in self._complained:
+                        self._complained.add(path)
+                        log.warning("watching %s: %s", path, error)
+            await trio.sleep(POLL_SECONDS)
+
+
+def _take(records: Iterator[Record], most: int) -> list[Record]:
+    return list(islice(records, most))
+
+
+def _sources(form: Format, path: Path) -> list[Source]:
+    return [_source(file) for file in form.files(path)]
+
+
+def _source(file: Path) -> Source:
+    found = file.stat()
+    newest, size, count = found.st_mtime_ns, found.st_size, 1
+    if file.is_dir():
+        inside = [p.stat() for p in file.rglob("*") if p.is_file()]
+        newest, size, count = max((s.st_mtime_ns for s in inside), default=0), sum(s.st_size for s in inside), len(inside)
+        return Source(file, str(file.resolve()), b"", f"{size} {newest} {count}", size)
+    beside = file.with_name(file.name + "-wal")  # of a database
+    if beside.exists():
+        newest, size = max(newest, beside.stat().st_mtime_ns), size + beside.stat().st_size
+    with file.open("rb") as opened:
+        head = opened.read(HEAD_BYTES)
+    return Source(file, str(file.resolve()), head, f"{size} {newest} {found.st_ino}", size)
+
+
+def _hash(head: bytes) -> bytes:
+    """With its length in front: a file that was shorter than this may have grown since."""
+    return len(head).to_bytes(2, "little") + hashlib.sha256(head).digest()
+
+
+def _has_grown(source: Source, before: Position) -> bool:
+    """Whether what was read is still there; otherwise the file was rewritten, or another took its place."""
+    known = int.from_bytes(before.head[:2], "little")
+    return source.size >= before.offset and _hash(source.head[:known]) == before.head
+
+
+def _closed(said: Sequence[Said]) -> int:
+    """How many of these belong to exchanges that are over: the last may still be answered, or its answer go on."""
+    at = len(said) - 1
+    while at > 0 and said[at].message.role == "assistant" and (said[at].continues or said[at - 1].message.role == "user"):
+        at -= 1
+    return max(at, 0)
+
+
+def _merged(known: Conversation, more: Conversation) -> Conversation:
+    told = {name: value for name in more.__struct_fields__ if (value := getattr(more, name)) is not None}
+    return msgspec.structs.replace(known, **told)
+
+
+def _named(branch_id: str, number: int, one: Said) -> Said:
+    """A message without a name of its own is known by what it says and when."""
+    m = one.message
+    if m.external_id is not None:
+        return one
+    digest = hashlib.sha256(msgspec.json.encode((m.role, m.rendered_text, m.created_at, number))).hexdigest()[:24]
+    return msgspec.structs.replace(one, message=msgspec.structs.replace(m, external_id=f"sha256:{digest}"))
+
+
+def _turns(said: list[Said], mint: IdMint) -> tuple[ImportedTurn, ...]:
+    """A user's message and the answer to it make a turn; whatever has no partner makes one with one side."""
+    made: list[ImportedTurn] = []
+    user: Said | None = None
+    answer: list[Said] = []
+
+    def close() -> None:
+        nonlocal user, answer
+        if user is not None or answer:
+            made.append(_turn(user, answer, mint))
+        user, answer = None, []
+
+    for one in said:
+        if one.message.role == "user":
+            close()
+            user = one
+        else:
+            if answer and not one.continues:
+                close()
+            answer.append(one)
+    close()
+    return tuple(made)
+
+
+def _turn(user: Said | None, answer: list[Said], mint: IdMint) -> ImportedTurn:
+    first = answer[0].message if answer else None
+    if first is not None and len(answer) > 1:
+        blocks = [block for one in answer for block in one.message.blocks]
+        whole = message("assistant", blocks, created_at=first.created_at)
+        first = msgspec.structs.replace(whole, speaker=first.speaker, external_id=first.external_id)
+    sides = [m for m in (user.message if user is not None else None, first) if m is not None]
+    at = next((m.created_at for m in sides if m.created_at), now())
+    chunks = tuple((mint(), chunk) for side in sides for chunk in index(side, at))
+    ids = [one.message.external_id for one in ([user] if user is not None else []) + answer]
+    return ImportedTurn(
+        user=user.message if user is not None else None,
+        answer=first,
+        external_ids=tuple(dict.fromkeys(i for i in ids if i is not None)),
+        indexed=IndexedTurn(mint(), chunks),
+    )

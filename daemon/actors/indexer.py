@@ -1,0 +1,59 @@
+"""Indexing: the job that makes a finished turn searchable by its words (TX-C), and what is undone of that at start.
+
+Vectors follow by `embedding`; neither ever holds up a conversation.
+"""
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from contextinfinity.daemon.core.indexing import index
+from contextinfinity.daemon.core.jobs import is_poison
+from contextinfinity.daemon.runtime import failpoints
+from contextinfinity.daemon.runtime.ids import IdMint, now
+from contextinfinity.daemon.storage.chunks import IndexedTurn
+from contextinfinity.daemon.storage.jobs import Job
+from contextinfinity.daemon.storage.storage import Storage
+from contextinfinity.protocol.blocks import Message
+
+log = logging.getLogger(__name__)
+
+INLINE_CHARACTERS = 4000
+
+
+async def run(storage: Storage, mint: IdMint, embeds: Callable[[], bool], done: Callable[[], None], job: Job) -> None:
+    """One job; a turn that cannot be cut into chunks is recorded as degraded in the end, rather than tried for ever."""
+    assert job.turn_id is not None
+    said, at = await storage.said_in(job.turn_id)
+    failpoints.hit("index.begun")
+    try:
+        indexed = await prepared(job.turn_id, said, at, mint)
+    except Exception as error:
+        if not is_poison(job.attempts):
+            raise
+        log.exception("turn %s cannot be indexed", job.turn_id)
+        indexed = IndexedTurn(job.turn_id, (), f"it could not be cut into chunks: {type(error).__name__}")
+    failpoints.hit("index.prepared")
+    made = await storage.index_turn(indexed, now(), job, embed=embeds())
+    failpoints.hit("index.stored")
+    if made and embeds():
+        done()
+
+
+async def prepared(turn_id: str, said: list[Message], at: str, mint: IdMint) -> IndexedTurn:
+    """The chunks of a turn, with ids; what is long is cut in a thread."""
+
+    def cut() -> IndexedTurn:
+        return IndexedTurn(turn_id, tuple((mint(), chunk) for one in said for chunk in index(one, at)))
+
+    if sum(len(one.rendered_text) + 1000 * (len(one.blocks) - 1) for one in said) <= INLINE_CHARACTERS:
+        return cut()
+    return await trio.to_thread.run_sync(cut)
+
+
+async def enqueue_undone(storage: Storage) -> None:
+    """At start: whatever is over and was not indexed, or has lost its chunks."""
+    found = await storage.enqueue_unindexed(now())
+    if found:
+        log.info("%d turns are indexed in the background", found)

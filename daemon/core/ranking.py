@@ -1,0 +1,214 @@
+"""Joins the scores of `scoring` into one order of messages, says why each is where it is, and chooses among them for prompts.
+
+Pure: the same index, question and moment give the same order. docs/decisions/retrieval-recipe.md has the figures behind it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from contextinfinity.daemon.core.hot_index import Floats, HotIndex, Ints, Mask, Scope
+from contextinfinity.daemon.core.scoring import Dense, Doubles, Term, best_of_messages, dense, lexical
+from contextinfinity.daemon.core.when import Span
+from contextinfinity.daemon.core.words import terms
+
+WORDS, MEANING = 4.0, 0.75
+SITTING_WORDS, SITTING_MEANING, SITTING_SIZE = 2.0, 0.4, 400.0
+NAMED = 0.5
+ASKING, ASKING_SIZE = 0.75, 15.0
+DATED = 1.0
+RECENT, RECENT_DAYS = 4.0, 30.0
+DAY = 86_400.0
+CONTEXT_WEIGHT = 0.3
+FEW_TERMS = 3
+MOST_TERMS, MOST_CHARACTERS = 64, 20_000
+COVERED = 0.5
+RELEVANCE = 0.7
+
+Mode = Literal["hybrid", "vector", "text"]
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What is asked, in terms; `known` are those of them that stand anywhere in the index."""
+
+    flow: tuple[Term, ...]
+    wholes: tuple[Term, ...]
+    dates: tuple[Span, ...] = ()
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be found and how it is weighed; `allowed` is a mask over the passages of the scope."""
+
+    mode: Mode = "hybrid"
+    allowed: Mask | None = None
+    now: float = 0.0
+    recency: float = 0.0
+    demoted: Mapping[int, float] = {}
+    """By chunk, how much of its score feedback takes away."""
+
+
+class Ranked(msgspec.Struct, frozen=True):
+    """A message in the order of a search, by its best passage (a position in the index)."""
+
+    position: int
+    score: float
+    score_text: float
+    score_vector: float | None
+    similarity: float | None
+    rank_text: int | None
+    rank_vector: int | None
+    coverage: float
+    reasons: tuple[str, ...]
+
+
+def question(index: HotIndex, text: str, context: str = "", dates: Sequence[Span] = ()) -> Question:
+    """The terms of a text of any size; those of `context` count less, and only where the text itself says little."""
+    own = terms(text[:MOST_CHARACTERS])
+    flow = [Term(number) for number in own.flow]
+    wholes = [Term(number) for number in own.wholes]
+    if context and len(set(own.flow)) <= FEW_TERMS:
+        more = terms(context[-MOST_CHARACTERS:])
+        flow += [Term(number, CONTEXT_WEIGHT) for number in more.flow]
+        wholes += [Term(number, CONTEXT_WEIGHT) for number in more.wholes]
+    keep = _rarest(index, flow, wholes)
+    return Question(tuple(t for t in flow if t.number in keep), tuple(t for t in wholes if t.number in keep), tuple(dates))
+
+
+def _rarest(index: HotIndex, flow: Sequence[Term], wholes: Sequence[Term]) -> set[int]:
+    """A pasted page has more words than are worth looking for: its rarest say what it is about."""
+    numbers = list(dict.fromkeys(term.number for term in (*flow, *wholes)))
+    if len(numbers) <= MOST_TERMS:
+        return set(numbers)
+    counts = {number: len(index.occurrences(number)) for number in numbers}
+    there = sorted((n for n in numbers if counts[n]), key=lambda n: (counts[n], numbers.index(n)))
+    return set(there[:MOST_TERMS])
+
+
+def rank(index: HotIndex, scope: Scope, asked: Question, vector: Floats | None, wanted: Wanted, most: int) -> list[Ranked]:
+    """The best messages of a scope; one that nothing speaks for is not among them."""
+    if not len(scope.members):
+        return []
+    starts = scope.message_starts
+    words = lexical(index, scope, asked.flow, asked.wholes)
+    text = best_of_messages(scope, words.passages)
+    near = dense(index, scope, vector) if vector is not None and index.vectors is not None else None
+    if wanted.mode == "text":
+        near = None
+    total, reasons = _joined(index, scope, asked, text, words.sittings, near, wanted)
+    if wanted.mode == "vector":
+        total = near.messages.copy() if near is not None else np.zeros(len(starts))
+    eligible = _eligible(scope, text, near, wanted)
+    order = np.flatnonzero(eligible)
+    order = order[np.argsort(-total[order], kind="stable")]
+    best_words = _places(text, eligible)
+    best_near = _places(near.messages, eligible) if near is not None else None
+    coverage = best_of_messages(scope, words.coverage)
+    found = []
+    for message in order[:most]:
+        position = _best_passage(scope, int(message), words.passages, near)
+        found.append(
+            Ranked(
+                position=int(scope.members[position]),
+                score=float(total[message]),
+                score_text=float(text[message]),
+                score_vector=float(near.messages[message]) if near is not None else None,
+                similarity=float(near.similarity[message]) if near is not None and near.similarity[message] > -1 else None,
+                rank_text=int(best_words[message]) if text[message] > 0 else None,
+                rank_vector=int(best_near[message]) if best_near is not None else None,
+                coverage=float(coverage[message]),
+                reasons=tuple(why for why, holds in reasons.items() if holds[message]),
+            )
+        )
+    return found
+
+
+def _joined(index: HotIndex, scope: Scope, asked: Question, text: Doubles, sittings: Doubles, near: Dense | None,
+            wanted: Wanted) -> tuple[Doubles, dict[str, Mask]]:  # fmt: skip
+    """The score of each message, and by reason where it holds."""
+    starts = scope.message_starts
+    members = scope.members[starts]
+    total = WORDS * text / (text.max() or 1.0)
+    together = SITTING_WORDS * sittings / (sittings.max() or 1.0)
+    if near is not None:
+        total += MEANING * near.messages
+        together = together + SITTING_MEANING * near.sittings
+    sizes = np.add.reduceat(scope.length, scope.sitting_starts)
+    sitting = scope.sitting[starts]
+    total += (together * SITTING_SIZE / (SITTING_SIZE + sizes))[sitting]
+    named = np.isin(index.speakers.values[members], _named(index, asked))
+    total += NAMED * named
+    total -= ASKING * index.asks.values[members] * 30.0 / (ASKING_SIZE + scope.weight[starts])
+    times = index.times.values[members]
+    dated = np.zeros(len(members), np.bool_)
+    for span in asked.dates:
+        dated |= (times >= span.start) & (times < span.end)
+    total += DATED * dated
+    if wanted.recency:
+        total += wanted.recency * RECENT * 0.5 ** (np.maximum(0.0, wanted.now - times) / (RECENT_DAYS * DAY))
+    if wanted.demoted:
+        chunks = index.chunks.values[members]
+        total -= np.abs(total) * np.array([min(1.0, wanted.demoted.get(int(c), 0.0)) for c in chunks])
+    return total, {"said by somebody you name": named, "of the time you name": dated}
+
+
+def _eligible(scope: Scope, text: Doubles, near: Dense | None, wanted: Wanted) -> Mask:
+    answers = text > 0 if near is None else (text > 0) | (near.similarity > -1)
+    if wanted.allowed is not None:
+        answers = answers & np.logical_or.reduceat(wanted.allowed, scope.message_starts)
+    return answers
+
+
+def _named(index: HotIndex, asked: Question) -> Ints:
+    words = {term.number for term in asked.flow if term.weight == 1.0}
+    names = index.names["speaker"].all
+    return np.array([i for i, name in enumerate(names) if (own := terms(name).flow) and words.issuperset(own)], np.int64)
+
+
+def _places(scores: Doubles, eligible: Mask) -> Ints:
+    """The rank of each message by one score alone, from 1."""
+    places = np.zeros(len(scores), np.int64)
+    among = np.flatnonzero(eligible)
+    places[among[np.argsort(-scores[among], kind="stable")]] = np.arange(1, len(among) + 1)
+    return places
+
+
+def _best_passage(scope: Scope, message: int, words: Doubles, near: Dense | None) -> int:
+    start = int(scope.message_starts[message])
+    end = int(scope.message_starts[message + 1]) if message + 1 < len(scope.message_starts) else len(scope.members)
+    scores = WORDS * words[start:end] / (words.max() or 1.0)
+    if near is not None:
+        scores = scores + MEANING * near.passages[start:end]
+    return start + int(np.argmax(scores))
+
+
+def relevant(found: Sequence[Ranked], threshold: float) -> list[Ranked]:
+    """Those that belong into a prompt unasked: near enough in meaning, or holding enough of the question's rare words."""
+    return [r for r in found if (r.similarity is not None and r.similarity >= threshold) or r.coverage >= COVERED]
+
+
+def diverse(index: HotIndex, found: Sequence[Ranked], most: int) -> list[Ranked]:
+    """Maximal marginal relevance: each next one is good and unlike those that were chosen."""
+    if len(found) <= 1:
+        return list(found[:most])
+    scores = np.array([r.score for r in found])
+    relevance = (scores - scores.min()) / (np.ptp(scores) or 1.0)
+    alike = _alike(index, [r.position for r in found])
+    chosen = [0]
+    while len(chosen) < min(most, len(found)):
+        left = [i for i in range(len(found)) if i not in chosen]
+        chosen.append(max(left, key=lambda i: RELEVANCE * relevance[i] - (1 - RELEVANCE) * alike[i, chosen].max()))
+    return [found[i] for i in chosen]
+
+
+def _alike(index: HotIndex, positions: list[int]) -> Doubles:
+    """How alike passages are, by vector where both have one, else by shared terms."""
+    sets = [set(index.terms_of(p)) for p in positions]
+    alike = np.array([[len(a & b) / (len(a | b) or 1) for b in sets] for a in sets])
+    if index.vectors is not None:
+        at = np.array(positions)
+        vectors, known = index.vectors.values[at], index.has_vector.values[at]
+        both = known[:, None] & known[None, :]
+        alike = np.where(both, vectors @ vectors.T, alike)
+    return alike

@@ -1,0 +1,195 @@
+"""How well each passage of a scope answers a question: by its words and its neighbours' words, and by its vector.
+
+Pure functions over the arrays of `hot_index`; docs/decisions/retrieval-recipe.md says why each part is there.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from contextinfinity.daemon.core.hot_index import Floats, HotIndex, Scope
+
+K1, SATURATION, FLOOR, TYPICAL = 1.9, 0.9, 30.0, 40.0
+BEFORE, AFTER = (0.5, 0.3, 0.2, 0.1), (0.3, 0.2, 0.1)
+PAIR_BEFORE, PAIR_AFTER = (0.5, 0.25), (0.25,)
+PAIR_WEIGHT = 0.4
+GIVER, GIVER_FLOOR = 33.0, 15.0
+SITTING_K1, SITTING_B = 1.2, 0.75
+BEST_OF_SITTING = 3
+
+Doubles = NDArray[np.float64]
+
+
+class Term(msgspec.Struct, frozen=True):
+    """A term of the question, and how much it counts."""
+
+    number: int
+    weight: float = 1.0
+
+
+class Lexical(msgspec.Struct, frozen=True):
+    """By passage, by sitting, and how much of the question's rarity each passage holds itself."""
+
+    passages: Doubles
+    sittings: Doubles
+    coverage: Doubles
+
+
+def lexical(index: HotIndex, scope: Scope, flow: Sequence[Term], wholes: Sequence[Term]) -> Lexical:
+    count = len(scope.members)
+    scores, covered = np.zeros(count), np.zeros(count)
+    sittings = np.zeros(len(scope.sitting_starts))
+    if not count:
+        return Lexical(scores, sittings, covered)
+    giver = GIVER / (GIVER_FLOOR + scope.length)
+    norm = SATURATION * (0.25 + 0.75 * np.maximum(np.sqrt(scope.length * scope.weight), FLOOR) / TYPICAL)
+    sitting_length = np.add.reduceat(scope.length, scope.sitting_starts)
+    sitting_norm = SITTING_K1 * (1 - SITTING_B + SITTING_B * sitting_length / max(1.0, float(sitting_length.mean())))
+    places: dict[int, NDArray[np.int32]] = {}
+    rarity = 0.0
+    for term in _merged([*flow, *wholes]):
+        places[term.number] = index.occurrences(term.number)
+        holders, times = _holders(index, scope, places[term.number])
+        if not len(holders):
+            rarity += term.weight * _idf(count, 0)
+            continue
+        spread = _spread(scope, holders, times, giver, BEFORE, AFTER)
+        rarity += term.weight * _add(scores, spread, norm, term.weight)
+        covered[holders] += term.weight * _idf(count, len(holders))
+        _add_sittings(sittings, scope, holders, times, sitting_norm, term.weight)
+    for (first, second), weight in _pairs(flow).items():
+        both = np.intersect1d(places[first] + 1, places[second], assume_unique=True)
+        holders, times = _holders(index, scope, both)
+        if len(holders):
+            spread = _spread(scope, holders, times, giver, PAIR_BEFORE, PAIR_AFTER)
+            _add(scores, spread, norm, PAIR_WEIGHT * weight)
+    return Lexical(scores, sittings, np.minimum(1.0, covered / rarity) if rarity else covered)
+
+
+def _merged(terms: Sequence[Term]) -> list[Term]:
+    """Each term once, with its greatest weight."""
+    best: dict[int, float] = {}
+    for term in terms:
+        best[term.number] = max(term.weight, best.get(term.number, 0.0))
+    return [Term(number, weight) for number, weight in best.items()]
+
+
+def _pairs(flow: Sequence[Term]) -> dict[tuple[int, int], float]:
+    return {(a.number, b.number): min(a.weight, b.weight) for a, b in pairwise(flow)}
+
+
+def _holders(index: HotIndex, scope: Scope, places: NDArray[np.int32]) -> tuple[NDArray[np.int64], Doubles]:
+    """The passages of the scope that hold a term, and how often."""
+    found = scope.local[index.documents(places)]
+    found = found[found >= 0]
+    holders, times = np.unique(found, return_counts=True)
+    return holders.astype(np.int64), times.astype(np.float64)
+
+
+def _spread(scope: Scope, holders: NDArray[np.int64], times: Doubles, giver: Floats,
+            before: Sequence[float], after: Sequence[float]) -> tuple[NDArray[np.int64], Doubles]:  # fmt: skip
+    """A term counts a little for the passages around it: `before` says how much for each one that follows its holder."""
+    count = len(scope.members)
+    given = times * giver[holders]
+    places, values = [holders], [times]
+    for distance, share in [*((i + 1, w) for i, w in enumerate(before)), *((-i - 1, w) for i, w in enumerate(after))]:
+        target = holders + distance
+        ok = (target >= 0) & (target < count)
+        target = target[ok]
+        same = scope.sitting[target] == scope.sitting[holders[ok]]
+        places.append(target[same])
+        values.append(share * given[ok][same])
+    where, what = np.concatenate(places), np.concatenate(values)
+    if len(where) * 4 > count:
+        dense = np.bincount(where, weights=what, minlength=count)
+        reached = np.flatnonzero(dense)
+        return reached, dense[reached].astype(np.float64)
+    reached, inverse = np.unique(where, return_inverse=True)
+    return reached, np.bincount(inverse, weights=what).astype(np.float64)
+
+
+def _add(scores: Doubles, spread: tuple[NDArray[np.int64], Doubles], norm: Floats, weight: float) -> float:
+    reached, frequency = spread
+    idf = _idf(len(scores), len(reached))
+    scores[reached] += weight * idf * K1 * frequency / (frequency + norm[reached])
+    return idf
+
+
+def _add_sittings(sittings: Doubles, scope: Scope, holders: NDArray[np.int64], times: Doubles, norm: Doubles,
+                  weight: float) -> None:  # fmt: skip
+    frequency = np.bincount(scope.sitting[holders], weights=times, minlength=len(sittings))
+    held = np.flatnonzero(frequency)
+    idf = _idf(len(sittings), len(held))
+    sittings[held] += weight * idf * (SITTING_K1 + 1) * frequency[held] / (frequency[held] + norm[held])
+
+
+def _idf(count: int, holders: int) -> float:
+    return float(np.log(1 + (count - holders + 0.5) / (holders + 0.5)))
+
+
+def best_of_messages(scope: Scope, passages: Doubles) -> Doubles:
+    """A message is as good as its best passage."""
+    best: Doubles = np.maximum.reduceat(passages, scope.message_starts)
+    return best
+
+
+class Dense(msgspec.Struct, frozen=True):
+    """By message: the raw cosine of its best passage (-1: none has a vector), and how far its score stands out.
+
+    By sitting that of its best three messages; by passage that of each.
+    """
+
+    similarity: Doubles
+    messages: Doubles
+    sittings: Doubles
+    passages: Doubles
+
+
+def dense(index: HotIndex, scope: Scope, query: Floats) -> Dense:
+    """Cosines after moving the origin to the store's mean; a message without a vector stands out in neither direction."""
+    assert index.vectors is not None
+    whole = len(scope.members) * 3 > len(index)
+    vectors = index.vectors.values
+    cosines = (vectors @ query)[scope.members] if whole else vectors[scope.members] @ query
+    mean, drift = index.centre()
+    moved = query - mean
+    size = np.linalg.norm(moved) or 1.0
+    known = index.has_vector.values[scope.members]
+    squared = np.maximum(1 - 2 * drift[scope.members] + float(mean @ mean), 1e-6)
+    centred = (cosines - drift[scope.members] - float(mean @ query) + float(mean @ mean)) / (size * np.sqrt(squared))
+    centred = np.where(known, centred, np.nan)
+    starts = scope.message_starts
+    filled = np.where(known, centred, -np.inf)
+    sums = np.add.reduceat(np.where(known, centred, 0.0), starts)
+    counts = np.add.reduceat(known.astype(np.float64), starts)
+    best = np.maximum.reduceat(filled, starts)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        by_message = 0.8 * best + 0.2 * sums / counts
+    by_message[counts == 0] = np.nan
+    z = _standardised(by_message)
+    similarity = np.maximum.reduceat(np.where(known, cosines, -1.0).astype(np.float64), starts)
+    return Dense(similarity, z, _best_three(z, scope.sitting[starts]), _standardised(centred))
+
+
+def _standardised(values: Doubles) -> Doubles:
+    known = values[~np.isnan(values)]
+    if len(known) < 2 or not (sd := float(known.std())):
+        return np.zeros(len(values))
+    return np.nan_to_num((values - float(known.mean())) / sd)
+
+
+def _best_three(z: Doubles, sitting: NDArray[np.int32]) -> Doubles:
+    """The mean of each sitting's three best messages."""
+    starts = np.flatnonzero(np.concatenate(([True], sitting[1:] != sitting[:-1])))
+    left = z.copy()
+    total, counted = np.zeros(len(starts)), np.zeros(len(starts))
+    for _ in range(BEST_OF_SITTING):
+        best = np.maximum.reduceat(left, starts)
+        real = np.isfinite(best)
+        total[real] += best[real]
+        counted += real
+        left[left == best[sitting]] = -np.inf
+    return total / np.maximum(counted, 1)

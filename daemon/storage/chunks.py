@@ -1,0 +1,351 @@
+"""Chunks and passages: what search finds, written with the turn's milestone (TX-C) and read back as words in their place.
+
+Texts are not stored again: a chunk knows its message and offsets. Everything here can be made anew from the transcript.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from contextinfinity.daemon.core.content import searchable
+from contextinfinity.daemon.core.hot_index import Passage
+from contextinfinity.daemon.core.indexing import RECIPE, NewChunk, index
+from contextinfinity.daemon.core.untrusted import Artifact
+from contextinfinity.daemon.storage import blobs, branches, jobs, messages
+from contextinfinity.daemon.storage.connection import Row, Tx
+from contextinfinity.daemon.storage.jobs import Job
+from contextinfinity.protocol.blocks import Message, message
+from contextinfinity.protocol.errors import NotFound
+from contextinfinity.protocol.model import Chunk
+
+_CHUNK = (
+    "c.id, c.session_id, c.branch_id, c.source_turn, c.role, c.start, c.end, c.summary, c.chunk_type, c.token_est, "
+    "c.content_hash, t.turn_seq, t.created_at, t.user_message, t.final_assistant_message, t.partial_text, c.n "
+)
+QUOTING_PROVIDER = "recall"
+_FROM = "FROM chunks c JOIN turns t ON t.id = c.source_turn "
+
+
+class IndexedTurn(msgspec.Struct, frozen=True):
+    """The chunks of a turn with their ids; `degraded` says why they are fewer or poorer than they should be."""
+
+    turn_id: str
+    chunks: tuple[tuple[str, NewChunk], ...]
+    degraded: str | None = None
+
+
+class Located(msgspec.Struct, frozen=True):
+    """A chunk that was found by one of its passages (offsets within its text), with the title of its session.
+
+    And the external ids of its message and of the neighbours.
+    """
+
+    found: "Found"
+    best: tuple[int, int]
+    title: str | None
+    external_ids: tuple[str, ...]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A chunk with its text and the message it is a part of."""
+
+    n: int
+    chunk: Chunk
+    turn_seq: int
+    said: Message
+
+
+def index_turn(tx: Tx, indexed: IndexedTurn, at: str, job: Job | None = None, *, embed: bool = False) -> int:
+    """TX-C: chunks, passages and the milestone together. Again it changes nothing; the number of new chunks."""
+    jobs.finish(tx, job, at)
+    row = tx.row("SELECT session_id, branch_id, indexed_at FROM turns WHERE id = ?", indexed.turn_id)
+    assert row is not None
+    made = sum(_insert(tx, row[0], row[1], indexed.turn_id, *new) for new in indexed.chunks)
+    if row[2] is None:
+        tx.run("UPDATE turns SET indexed_at = ? WHERE id = ?", at, indexed.turn_id)
+        _tell(tx, row[0], row[1], indexed, at)
+    if embed and made:
+        jobs.enqueue(tx, "embed", "", None, at)
+    return made
+
+
+def index_new(tx: Tx, session_id: str, branch_id: str, indexed: IndexedTurn, at: str) -> None:
+    """The same for a turn that was written in this transaction with its milestone."""
+    for new in indexed.chunks:
+        _insert(tx, session_id, branch_id, indexed.turn_id, *new)
+    _tell(tx, session_id, branch_id, indexed, at)
+
+
+def _tell(tx: Tx, session_id: str, branch_id: str, indexed: IndexedTurn, at: str) -> None:
+    tx.emit("turn.indexed", at, session_id=session_id, branch_id=branch_id, turn_id=indexed.turn_id,
+            chunks=len(indexed.chunks), degraded=indexed.degraded)  # fmt: skip
+
+
+def _insert(tx: Tx, session_id: str, branch_id: str, turn_id: str, chunk_id: str, new: NewChunk) -> bool:
+    known = tx.row(
+        "SELECT 1 FROM chunks WHERE source_turn = ? AND chunk_type = ? AND content_hash = ?",
+        turn_id,
+        new.chunk_type,
+        new.content_hash,
+    )
+    if known is not None:
+        return False
+    number = tx.insert(
+        "INSERT INTO chunks(id, owner, session_id, branch_id, source_turn, role, start, end, summary, chunk_type, token_est, "
+        "content_hash, speaker, asks, at, recipe) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        chunk_id,
+        tx.owner,
+        session_id,
+        branch_id,
+        turn_id,
+        new.role,
+        new.start,
+        new.end,
+        new.summary,
+        new.chunk_type,
+        new.token_est,
+        new.content_hash,
+        new.speaker,
+        new.asks,
+        new.at,
+        RECIPE,
+    )
+    for piece in new.passages:
+        tx.insert(
+            "INSERT INTO passages(chunk, start, end, terms) VALUES (?,?,?,?)", number, piece.start, piece.end, piece.terms
+        )
+    return True
+
+
+def said_in(tx: Tx, turn_id: str) -> tuple[list[Message], str]:
+    """What of a turn is indexed, and when it was said; an answer that only quotes memory is left out."""
+    row = tx.row(
+        "SELECT user_message, final_assistant_message, partial_text, created_at, "
+        "EXISTS (SELECT 1 FROM steps s WHERE s.turn_id = turns.id AND s.provider = ?) FROM turns WHERE id = ?",
+        QUOTING_PROVIDER,
+        turn_id,
+    )
+    assert row is not None
+    said = both_sides(tx, row[0], row[1], row[2], row[3])
+    return (said[:1] if row[4] else said), row[3]
+
+
+def of_transcript(tx: Tx, turn_id: str) -> list[NewChunk]:
+    """The chunks that a turn should have."""
+    said, at = said_in(tx, turn_id)
+    return [chunk for one in said for chunk in index(one, at)]
+
+
+def enqueue_unindexed(tx: Tx, at: str) -> int:
+    """At start: every turn that is over and not indexed, or whose chunks are gone, is indexed again."""
+    rows = tx.rows(
+        "SELECT t.branch_id, t.id FROM turns t WHERE t.owner = ? AND (t.finalized_at IS NOT NULL OR t.failed_at IS NOT NULL) "
+        "AND (t.indexed_at IS NULL OR NOT EXISTS (SELECT 1 FROM chunks c WHERE c.source_turn = t.id)) ORDER BY t.n",
+        tx.owner,
+    )
+    return sum(jobs.enqueue(tx, "index_turn", branch_id, turn_id, at) for branch_id, turn_id in rows)
+
+
+def enqueue_all(tx: Tx, at: str) -> int:
+    """Index every turn again; what is there already stays."""
+    rows = tx.rows(
+        "SELECT branch_id, id FROM turns WHERE owner = ? AND (finalized_at IS NOT NULL OR failed_at IS NOT NULL) ORDER BY n",
+        tx.owner,
+    )
+    return sum(jobs.enqueue(tx, "index_turn", branch_id, turn_id, at) for branch_id, turn_id in rows)
+
+
+def passages_after(tx: Tx, n: int, limit: int) -> list[Passage]:
+    """Passages in the order of their numbers, for the hot index."""
+    rows = tx.rows(
+        "SELECT p.n, c.n, t.n * 2 + (c.role = 'assistant'), c.session_id, c.branch_id, t.turn_seq, c.at, c.speaker, c.asks, "
+        "c.chunk_type, p.terms FROM passages p JOIN chunks c ON c.n = p.chunk JOIN turns t ON t.id = c.source_turn "
+        "WHERE p.n > ? AND c.owner = ? ORDER BY p.n LIMIT ?",
+        n,
+        tx.owner,
+        limit,
+    )
+    return [Passage(*row) for row in rows]
+
+
+def found(tx: Tx, numbers: Sequence[int]) -> list[Found]:
+    """These chunks with their texts, in the order asked for."""
+    marks = ",".join("?" * len(numbers))
+    rows = {
+        row[16]: row for row in tx.rows(f"SELECT {_CHUNK}{_FROM}WHERE c.n IN ({marks}) AND c.owner = ?", *numbers, tx.owner)
+    }
+    return [_found(tx, rows[n]) for n in numbers if n in rows]
+
+
+def located(tx: Tx, passages: Sequence[int]) -> list[Located]:
+    """The chunks that these passages are of, in the order asked for."""
+    marks = ",".join("?" * len(passages))
+    rows = tx.rows(
+        "SELECT p.n, c.n, p.start - c.start, p.end - c.start FROM passages p JOIN chunks c ON c.n = p.chunk "
+        f"WHERE p.n IN ({marks})",
+        *passages,
+    )
+    places = {row[0]: row[1:] for row in rows}
+    known = {one.n: one for one in found(tx, sorted({row[1] for row in rows}))}
+    return [
+        _located(tx, known[places[n][0]], (places[n][1], places[n][2]))
+        for n in passages
+        if n in places and places[n][0] in known
+    ]
+
+
+def _located(tx: Tx, one: Found, best: tuple[int, int]) -> Located:
+    row = tx.row("SELECT title FROM sessions WHERE id = ?", one.chunk.session_id)
+    assert row is not None
+    own = one.said.external_id
+    if own is None:
+        return Located(one, best, row[0], ())
+    around = [said.external_id for _, _, said in neighbours(tx, one.chunk.turn_id, 1, 1) if said.external_id is not None]
+    at = around.index(own) if own in around else 0
+    return Located(one, best, row[0], (own, *(e for e in around[max(0, at - 1) : at + 2] if e != own)))
+
+
+def by_id(tx: Tx, chunk_id: str) -> Found:
+    row = tx.row(f"SELECT {_CHUNK}{_FROM}WHERE c.id = ? AND c.owner = ?", chunk_id, tx.owner)
+    if row is None:
+        raise NotFound(f"no chunk with id {chunk_id!r}; `ctx search` (memory.search) finds them", kind="chunk", id=chunk_id)
+    return _found(tx, row)
+
+
+def page(tx: Tx, where: dict[str, Any], after: int, limit: int) -> tuple[list[Found], int | None]:
+    """Chunks in the order they were made, for browsing; the number to go on after."""
+    conditions = "".join(f" AND c.{column} = ?" for column in where)
+    rows = tx.rows(
+        f"SELECT {_CHUNK}{_FROM}WHERE c.owner = ? AND c.n > ?{conditions} ORDER BY c.n LIMIT ?",
+        tx.owner,
+        after,
+        *where.values(),
+        limit + 1,
+    )
+    return [_found(tx, row) for row in rows[:limit]], rows[limit - 1][16] if len(rows) > limit else None
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A message as a dated line."""
+
+    turn_id: str
+    turn_seq: int
+    session_id: str
+    branch_id: str
+    chunk_id: str
+    role: str
+    speaker: str
+    summary: str
+    at: float
+
+
+def timeline(tx: Tx, session_id: str | None, branch_id: str | None, around: float | None, limit: int) -> list[Line]:
+    """The first chunk of each message in order of time: the latest, or half before and half after a moment."""
+    where, values = "c.owner = ?", [tx.owner]
+    if branch_id is not None:
+        inside = [
+            f"(c.branch_id = ? AND t.turn_seq > {s.after} AND t.turn_seq <= {s.upto})" for s in branches.lineage(tx, branch_id)
+        ]
+        where += f" AND ({' OR '.join(inside)})"
+        values += [s.branch_id for s in branches.lineage(tx, branch_id)]
+    elif session_id is not None:
+        where += " AND c.session_id = ?"
+        values.append(session_id)
+    select = (
+        "SELECT c.source_turn, t.turn_seq, c.session_id, c.branch_id, c.id, c.role, c.speaker, c.summary, c.at, min(c.n) "
+        f"{_FROM}WHERE {where}"
+    )
+    group = "GROUP BY c.source_turn, c.role ORDER BY c.at"
+    if around is None:
+        rows = tx.rows(f"{select} {group} DESC, t.n DESC, c.n DESC LIMIT ?", *values, limit)
+        return [Line(*row[:9]) for row in rows[::-1]]
+    before = tx.rows(f"{select} AND c.at < ? {group} DESC, t.n DESC, c.n DESC LIMIT ?", *values, around, limit // 2)
+    after = tx.rows(f"{select} AND c.at >= ? {group}, t.n, c.n LIMIT ?", *values, around, limit - limit // 2)
+    return [Line(*row[:9]) for row in (*before[::-1], *after)]
+
+
+def moment(tx: Tx, ident: str) -> float | None:
+    """When a turn or a chunk was said, if this is the id of one."""
+    row = tx.row("SELECT min(at) FROM chunks WHERE owner = ? AND (id = ? OR source_turn = ?)", tx.owner, ident, ident)
+    return float(row[0]) if row is not None and row[0] is not None else None
+
+
+class IndexState(msgspec.Struct, frozen=True):
+    indexed_at: str | None
+    unindexed: int
+    passages: int
+    chunks: int
+
+
+def state(tx: Tx) -> IndexState:
+    row = tx.row(
+        "SELECT (SELECT max(indexed_at) FROM turns), (SELECT count(*) FROM turns WHERE indexed_at IS NULL AND "
+        "(finalized_at IS NOT NULL OR failed_at IS NOT NULL)), (SELECT count(*) FROM passages), (SELECT count(*) FROM chunks)"
+    )
+    assert row is not None
+    return IndexState(*row)
+
+
+def left_out(tx: Tx, turn_ids: Collection[str]) -> list[int]:
+    """The numbers by which the hot index knows these turns, and all that were asked again: those left the prompt."""
+    marks = ",".join("?" * len(turn_ids))
+    rows = tx.rows(f"SELECT n FROM turns WHERE id IN ({marks})", *turn_ids)
+    again = tx.rows("SELECT o.n FROM turns r JOIN turns o ON o.id = r.retry_of WHERE r.retry_of IS NOT NULL")
+    return [row[0] for row in (*rows, *again)]
+
+
+def of_turn(tx: Tx, turn_id: str) -> tuple[str, ...]:
+    return tuple(row[0] for row in tx.rows("SELECT id FROM chunks WHERE source_turn = ? ORDER BY n", turn_id))
+
+
+def neighbours(tx: Tx, turn_id: str, before: int, after: int) -> list[tuple[str, int, Message]]:
+    """The messages of a branch around a turn, its ancestors' included: (turn, sequence, message), in order."""
+    row = tx.row("SELECT branch_id, turn_seq FROM turns WHERE id = ?", turn_id)
+    if row is None:
+        raise NotFound(f"no turn with id {turn_id!r}", kind="turn", id=turn_id)
+    said: list[tuple[str, int, Message]] = []
+    for segment in branches.lineage(tx, row[0]):
+        rows = tx.rows(
+            "SELECT t.id, t.turn_seq, t.user_message, t.final_assistant_message, t.partial_text, t.created_at FROM turns t "
+            "WHERE t.branch_id = ? AND t.turn_seq BETWEEN ? AND ? ORDER BY t.turn_seq",
+            segment.branch_id,
+            max(segment.after + 1, row[1] - before),
+            min(segment.upto, row[1] + after),
+        )
+        said += [(r[0], r[1], one) for r in rows for one in both_sides(tx, r[2], r[3], r[4], r[5]) if one.blocks]
+    return said
+
+
+def both_sides(tx: Tx, user: Any, answer: Any, partial: Any, created_at: str) -> list[Message]:
+    """What each side said in a turn; an answer that was cut off counts as far as it came."""
+    said = [messages.decode(blobs.get(tx, user))]
+    if answer is not None:
+        said.append(messages.decode(blobs.get(tx, answer)))
+    elif partial is not None:
+        said.append(message("assistant", blobs.get(tx, partial).decode(), created_at=created_at))
+    return said
+
+
+def artifact(found: Found) -> Artifact:
+    """A chunk as it is quoted, whole."""
+    c, said = found.chunk, found.said
+    return Artifact(c.id, c.turn_id, c.session_id, c.role, said.speaker or said.role, c.created_at, c.text)
+
+
+def _found(tx: Tx, row: Row) -> Found:
+    said = next((m for m in both_sides(tx, row[13], row[14], row[15], row[12]) if m.role == row[4]), message("user", ""))
+    chunk = Chunk(
+        id=row[0],
+        session_id=row[1],
+        branch_id=row[2],
+        turn_id=row[3],
+        role=row[4],
+        text=searchable(said)[row[5] : row[6]],
+        summary=row[7],
+        chunk_type=row[8],
+        token_est=row[9],
+        content_hash=row[10].hex(),
+        created_at=said.created_at or row[12],
+    )
+    return Found(row[16], chunk, row[11], said)
