@@ -16,10 +16,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+from contextinfinity.daemon.embedders import models
+
 BIN = Path(sys.executable).parent
 WIDTH = 79
 DEADLINE = 20.0
 HIDDEN = ("CTX_", "XDG_", "ANTHROPIC_", "OPENAI_")
+HISTORY = (
+    {"role": "user", "text": "How long do we keep customer invoices?", "created_at": "2026-03-04T09:00:00Z"},
+    {"role": "assistant", "text": "Ten years: the tax office may ask for them.", "created_at": "2026-03-04T09:00:05Z"},
+    {"role": "user", "text": "And the checkout test that fails now and then?", "created_at": "2026-03-04T09:01:00Z"},
+    {"role": "assistant", "text": "Two retries, then it is quarantined.", "created_at": "2026-03-04T09:01:04Z"},
+)
 LAST_WORDS = (
     "The database password rotates on the first of the month.",
     "Ana owns the billing service.",
@@ -45,6 +53,7 @@ class Demo:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(HIDDEN)}
         path = f"{BIN}{os.pathsep}{kept.get('PATH', os.defpath)}"
         self.env = kept | {"PATH": path, "HOME": str(folder), "CTX_HOME": str(self.home), "NO_COLOR": "1"}
+        self.env["CTX_MODELS"] = str(models.folder(os.environ))  # where `make model` has put it
 
     def shell(self, command: str) -> str:
         """Show a command, run it, show what it says."""
@@ -80,6 +89,7 @@ def main() -> int:
         demo = Demo(Path(folder))
         try:
             talk(demo)
+            take_over(demo)
             go_back(demo)
             acknowledged = kill(demo)
             recover(demo, acknowledged)
@@ -103,6 +113,20 @@ def talk(demo: Demo) -> None:
     demo.shell("ctx ask 'We deploy on Tuesdays at 14:00 UTC.' | sed -n 1p")
     answer = demo.shell("ctx ask 'What is the build server called?' | sed -n 1,3p")
     check("heron-7" in answer, "the answer does not recall what was said")
+
+
+def take_over(demo: Demo) -> None:
+    """A history from elsewhere is imported, and found by what it means."""
+    title("Bring what you have said elsewhere, and find it by what it means")
+    (demo.work / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in HISTORY))
+    demo.shell("cat history.jsonl")
+    demo.shell("ctx import history.jsonl | sed -n 1p")
+    end = time.monotonic() + DEADLINE
+    while demo.json("ctx status")["memory"]["unembedded"]:
+        check(time.monotonic() < end, "the imported messages are not embedded in time")
+        time.sleep(0.1)
+    found = demo.shell("ctx search -k 1 'for what period must bills be archived?'")
+    check("invoices" in found or "Ten years" in found, "search does not find what was imported")
 
 
 def go_back(demo: Demo) -> None:

@@ -301,7 +301,7 @@ class MemoryStatus(Value, frozen=True, kw_only=True):
     passages: int
     embedder: str | None = None
     target: str | None = None
-    unembedded: int = 0
+    unembedded: int
     degraded: str | None = None
     watching: tuple[str, ...] = ()
 

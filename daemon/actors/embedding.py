@@ -3,6 +3,7 @@
 A new model fills a space of its own in the background while the old one goes on answering; without any, search is lexical.
 """
 
+import contextlib
 import logging
 import time
 from collections.abc import Mapping
@@ -61,12 +62,15 @@ class Embedding:
     async def refresh(self) -> bool:
         """Follow the configuration and what is installed; whether there is something to embed with."""
         name = self.config.retrieval.embedder
-        self.target, self.problem = None, None
+        target, problem = None, None
         if name != NO_EMBEDDER:
             try:
-                self.target = await self._usable(name)
+                target = await self._usable(name)
             except EmbedderError as error:
-                self.problem = str(error)
+                problem = str(error)
+        if target is None or target is not self.target:
+            self.problem = problem  # what the same embedder ran into stays until it works again
+        self.target = target
         await self.look()
         return self.target is not None
 
@@ -105,17 +109,14 @@ class Embedding:
 
     async def run(self, job: Job) -> None:
         """One job: embed whatever has no vector in the target's space, then let that space take over."""
-        if self.target is None and not await self.refresh():
-            await self._storage.finish_embedding(None, job, now())
-            return
-        assert self.target is not None
-        target = self.target
         try:
-            while True:
+            while (target := self.target) is not None:
                 space = await self._fill(target, job)
-                if await self._storage.finish_embedding(space, job, now()):
+                if self.target is target and await self._storage.finish_embedding(space, job, now()):
+                    self.problem = None
                     break
-            self.problem = None
+            else:
+                await self._storage.finish_embedding(None, job, now())
         except EmbedderError as error:
             self.problem = str(error)
             log.warning("embedding waits: %s", error)
@@ -128,7 +129,7 @@ class Embedding:
         done_to = space.done_to if space is not None else 0
         while True:
             batch = await self._storage.unembedded(done_to, BATCH)
-            if not batch:
+            if not batch or self.target is not target:  # nothing is left, or another embedder was chosen meanwhile
                 return space
             self.used = trio.current_time()
             vectors = await _embed(target, batch)
@@ -157,8 +158,9 @@ class Embedding:
             return self._made[space.name]
         for name in (space.embedder, *self.config.embedders):
             settings = self.config.embedders.get(name)
-            if settings is not None and (made := self._make(name, settings)).space == space.name:
-                return made
+            with contextlib.suppress(EmbedderError):
+                if settings is not None and (made := await self._make(name, settings)).space == space.name:
+                    return made
         return None
 
     async def _usable(self, name: str) -> Embedder:
@@ -168,9 +170,9 @@ class Embedding:
             raise EmbedderError(
                 f"{settings.model} is not installed: `ctx embedder install` fetches it; search is lexical until then"
             )
-        return self._make(name, settings)
+        return await self._make(name, settings)
 
-    def _make(self, name: str, settings: EmbedderSettings) -> Embedder:
+    async def _make(self, name: str, settings: EmbedderSettings) -> Embedder:
         async def find_key() -> str:
             key = await self._credentials.find("openai" if settings.kind == "openai" else name, settings.api_key_env)
             if key is None:
@@ -180,7 +182,8 @@ class Embedding:
             return key
 
         made = registry.make(name, settings, self.config.network, self._environ, find_key)
-        return self._made.setdefault(made.space, made)
+        space = await trio.to_thread.run_sync(lambda: made.space)  # of a file of one's own it is the file's hash
+        return self._made.setdefault(space, made)
 
     async def list(self) -> tuple[EmbedderInfo, ...]:
         """What `ctx embedder list` shows."""

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 PAGE = 5000
 MOST_WORDS = 6
 PROMPT_DEADLINE = 3.0
-MOST_PER_MESSAGE_SCOPE = 10_000
+CONTEXT_CHARACTERS = 400
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +65,7 @@ class _Order(msgspec.Struct, frozen=True):
     passages: list[int]
     words: list[list[str]]
     searched: int
+    answering: int
 
 
 class Memory:
@@ -89,7 +90,7 @@ class Memory:
         located = await self._storage.located_chunks(chosen.passages)
         hits = tuple(_hit(*row) for row in zip(located, chosen.ranked, chosen.words, strict=True))
         stats = SearchStats(
-            candidates=len(order.ranked),
+            candidates=order.answering,
             searched=order.searched,
             took_ms=round((time.perf_counter() - begun) * 1e3, 2),
             mode="text" if meaning.vector is None else wanted.mode,
@@ -141,7 +142,7 @@ class Memory:
     async def _meaning(self, wanted: Search) -> Meaning:
         if wanted.mode == "text" or not wanted.text.strip():
             return Meaning()
-        text = f"{wanted.context[-400:]}\n{wanted.text}" if wanted.context and len(wanted.text) < 40 else wanted.text
+        text = f"{wanted.context[-CONTEXT_CHARACTERS:]}\n{wanted.text}" if wanted.context else wanted.text
         return await self._embedding.meaning(text)
 
     async def _order(
@@ -167,12 +168,14 @@ class Memory:
             now=now.timestamp(),
             recency=self.config.retrieval.recency_boost,
         )
-        ranked = ranking.rank(index, scope, asked, meaning.vector, rules, most)
+        found = ranking.rank(index, scope, asked, meaning.vector, rules, most)
+        ranked = found.best
         return _Order(
             ranked,
             [int(index.numbers.values[r.position]) for r in ranked],
             [_matching(index, r.position, wanted.text) for r in ranked],
             len(scope.message_starts),
+            found.answering,
         )
 
     @staticmethod
@@ -199,8 +202,8 @@ class Memory:
             index = self._index
             try:
                 await self._fill(index)
-            except BaseException:
-                self._index = None  # half filled it would be wrong for ever
+            except Exception:
+                self._index = None  # half filled it would be wrong for ever; a search that ran out of time leaves it whole
                 raise
             return index
 
@@ -260,7 +263,7 @@ def _allowed(index: HotIndex, scope: Scope, wanted: Search, excluded: list[int])
 
 def _only(order: _Order, chosen: Sequence[Ranked]) -> _Order:
     at = [order.ranked.index(r) for r in chosen]
-    return _Order(list(chosen), [order.passages[i] for i in at], [order.words[i] for i in at], order.searched)
+    return _Order(list(chosen), [order.passages[i] for i in at], [order.words[i] for i in at], order.searched, order.answering)
 
 
 def _matching(index: HotIndex, position: int, text: str) -> list[str]:

@@ -3,6 +3,7 @@
 from contextinfinity.daemon.actors.memory import Recalled, Search
 from contextinfinity.daemon.actors.world import World
 from contextinfinity.daemon.core.assembly import Assembled
+from contextinfinity.daemon.core.ranking import is_follow_up
 from contextinfinity.daemon.core.untrusted import Artifact
 from contextinfinity.daemon.storage.branches import Segment
 from contextinfinity.protocol.blocks import Message
@@ -14,9 +15,10 @@ async def recall(
     world: World, branch_id: str, assembled: Assembled, said: Message, tz: str | None, *, everywhere: bool
 ) -> Recalled:
     """Quotes for this prompt. The embedded provider answers from them, so for it the recent turns count too."""
-    recent = assembled.pending()[-RECENT_MESSAGES:]
+    text = said.rendered_text
+    recent = assembled.pending()[-RECENT_MESSAGES:] if is_follow_up(text) and not everywhere else ()
     wanted = Search(
-        text=said.rendered_text,
+        text=text,
         context="\n".join(m.rendered_text for m in recent),
         segments=await _reach(world, branch_id, everywhere=everywhere),
         tz=tz,

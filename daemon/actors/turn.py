@@ -24,6 +24,7 @@ from contextinfinity.daemon.providers.base import Endpoint, ModelRequest, Provid
 from contextinfinity.daemon.runtime import failpoints
 from contextinfinity.daemon.runtime.actor import ActorGone, nudge
 from contextinfinity.daemon.runtime.ids import now
+from contextinfinity.daemon.storage.chunks import QUOTING_PROVIDER
 from contextinfinity.daemon.storage.journals import ERROR
 from contextinfinity.daemon.storage.steps import EndedStep, NewStep, Part, Recipe, Turns
 from contextinfinity.protocol.blocks import Message, message
@@ -123,16 +124,18 @@ class TurnRun:
         limits = world.models.limits(turn.model)
         assembled = assemble(system, pins, recent, measured(turn.said), limits, world.models.reserves())
         provider, endpoint = world.models.provider(turn.model), await world.models.endpoint(turn.model)
-        recalled = await recall(world, self._branch.id, assembled, turn.said, turn.tz, everywhere=provider.name == "recall")
+        recalled = await recall(
+            world, self._branch.id, assembled, turn.said, turn.tz, everywhere=provider.name == QUOTING_PROVIDER
+        )
         secret = await world.storage.memory_secret()
         assembled = with_memory(assembled, recalled.packed, mark(secret, turn.turn_id))
-        said = last_message(assembled.memory, turn.said)
+        said = turn.said if quoting else last_message(assembled.memory, turn.said)
         request = ModelRequest(
             endpoint.model_id,
             assembled.system,
             (*assembled.pending(), said),
             assembled.max_output_tokens,
-            quotable(assembled, self._branch.session_id) if provider.name == "recall" else (),
+            quotable(assembled, self._branch.session_id) if quoting else (),
         )
         step = new_step(world.mint(), turn.turn_id, provider.name, request, assembled, self._branch.head_state, recalled.stats)
         failpoints.hit("turn.assembled")

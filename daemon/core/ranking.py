@@ -22,7 +22,7 @@ DATED = 1.0
 RECENT, RECENT_DAYS = 4.0, 30.0
 DAY = 86_400.0
 CONTEXT_WEIGHT = 0.3
-FEW_TERMS = 3
+FEW_TERMS = 2
 MOST_TERMS, MOST_CHARACTERS = 64, 20_000
 COVERED = 0.5
 RELEVANCE = 0.7
@@ -63,12 +63,17 @@ class Ranked(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...]
 
 
+def is_follow_up(text: str) -> bool:
+    """Whether a question says too little to be looked for by itself."""
+    return len(text) < MOST_CHARACTERS and len(set(terms(text).flow)) <= FEW_TERMS
+
+
 def question(index: HotIndex, text: str, context: str = "", dates: Sequence[Span] = ()) -> Question:
-    """The terms of a text of any size; those of `context` count less, and only where the text itself says little."""
+    """The terms of a text of any size; those of `context` count less."""
     own = terms(text[:MOST_CHARACTERS])
     flow = [Term(number) for number in own.flow]
     wholes = [Term(number) for number in own.wholes]
-    if context and len(set(own.flow)) <= FEW_TERMS:
+    if context:
         more = terms(context[-MOST_CHARACTERS:])
         flow += [Term(number, CONTEXT_WEIGHT) for number in more.flow]
         wholes += [Term(number, CONTEXT_WEIGHT) for number in more.wholes]
@@ -86,10 +91,17 @@ def _rarest(index: HotIndex, flow: Sequence[Term], wholes: Sequence[Term]) -> se
     return set(there[:MOST_TERMS])
 
 
-def rank(index: HotIndex, scope: Scope, asked: Question, vector: Floats | None, wanted: Wanted, most: int) -> list[Ranked]:
+class Ranking(msgspec.Struct, frozen=True):
+    """The best messages, and how many there are that answer at all."""
+
+    best: list[Ranked] = []
+    answering: int = 0
+
+
+def rank(index: HotIndex, scope: Scope, asked: Question, vector: Floats | None, wanted: Wanted, most: int) -> Ranking:
     """The best messages of a scope; one that nothing speaks for is not among them."""
     if not len(scope.members):
-        return []
+        return Ranking()
     starts = scope.message_starts
     words = lexical(index, scope, asked.flow, asked.wholes)
     text = best_of_messages(scope, words.passages)
@@ -121,7 +133,7 @@ def rank(index: HotIndex, scope: Scope, asked: Question, vector: Floats | None, 
                 reasons=tuple(why for why, holds in reasons.items() if holds[message]),
             )
         )
-    return found
+    return Ranking(found, len(order))
 
 
 def _joined(index: HotIndex, scope: Scope, asked: Question, text: Doubles, sittings: Doubles, near: Dense | None,

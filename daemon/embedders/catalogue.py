@@ -12,7 +12,7 @@ Pooling = Literal["cls", "mean"]
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
 MAX_TOKENS = 256
-ARCTIC_THRESHOLD = 0.64
+ARCTIC_THRESHOLD = 0.62
 
 
 @dataclass(frozen=True)

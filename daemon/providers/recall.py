@@ -32,6 +32,9 @@ QUOTING = "From memory:"
 NOTED = "Noted. Your words are kept, and nothing said before matches them."
 
 _word = re.compile(r"\s*\S+\s*")
+_question_word = re.compile(
+    r"(?:what|who|whom|whose|which|when|where|why|how|did|does|do|is|are|was|were|can|could)\b", re.IGNORECASE
+)
 _date = re.compile(r"\d{4}-\d\d-\d\d")
 
 
@@ -91,10 +94,15 @@ def _quotes(question: str, memory: Sequence[Artifact], earlier: Sequence[Message
         if m.role == "user" or not _is_own(m.rendered_text)
     ]
     quotes = best_quotes(question, found or said)
-    if not quotes and found:  # nothing shares its words, but something is near in meaning
+    if not quotes and found and _asks(question):  # nothing shares its words, but something is near in meaning
         close = (opening(source) for source in reversed(found) if source.turn_id in near)
         quotes = [quote for quote in close if quote is not None][:LIMIT]
     return quotes
+
+
+def _asks(text: str) -> bool:
+    """A statement is not answered by what is merely near to it."""
+    return text.rstrip().endswith(("?", "？")) or bool(_question_word.match(text.lstrip()))  # noqa: RUF001
 
 
 def _is_own(text: str) -> bool:

@@ -103,7 +103,7 @@ def test_what_makes_vectors_incomparable_is_in_the_space(tmp_path: Path) -> None
 
 
 def test_the_threshold_is_the_models_unless_configured(tmp_path: Path) -> None:
-    assert embedder({}).threshold == 0.68
+    assert embedder({}).threshold == 0.62
     assert embedder({}, threshold=0.1).threshold == 0.1
     assert embedder({}, file=str(tmp_path / "x")).threshold == 0.5
 

@@ -2,16 +2,16 @@
 
 import os
 from collections.abc import Mapping
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from typing import Any
 
 from contextinfinity.daemon.actors.importer import DEADLINE, ImportMessages, ImportPath
 from contextinfinity.daemon.actors.memory import Search
 from contextinfinity.daemon.core.content import searchable
-from contextinfinity.daemon.core.when import bound, zone
 from contextinfinity.daemon.rpc.connection import Connection
 from contextinfinity.daemon.rpc.dispatch import Handler
 from contextinfinity.daemon.rpc.handlers.keys import keyed
+from contextinfinity.daemon.rpc.handlers.times import client_zone, moment
 from contextinfinity.daemon.rpc.handlers.turns import parsed
 from contextinfinity.daemon.rpc.services import Services
 from contextinfinity.daemon.runtime.ids import now
@@ -127,20 +127,6 @@ def handlers(s: Services) -> Mapping[type[m.Params[Any]], Handler]:
         m.StoreReindex: reindex,
         m.TranscriptImport: take_over,
     }
-
-
-def client_zone(tz: str | None) -> tzinfo:
-    try:
-        return zone(tz)
-    except ValueError as error:
-        raise InvalidParams(f"tz: {error}") from None
-
-
-def moment(name: str, text: str, at: tzinfo, *, end: bool) -> float:
-    try:
-        return bound(text, datetime.now(UTC), at, end=end)
-    except ValueError as error:
-        raise InvalidParams(f"{name}: {error}") from None
 
 
 def imported_message(number: int, given: m.ImportMessage) -> Message:

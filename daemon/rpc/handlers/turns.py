@@ -19,10 +19,12 @@ from contextinfinity.daemon.providers.registry import provider
 from contextinfinity.daemon.rpc.connection import Connection
 from contextinfinity.daemon.rpc.dispatch import Handler
 from contextinfinity.daemon.rpc.handlers.keys import keyed
+from contextinfinity.daemon.rpc.handlers.times import client_zone
 from contextinfinity.daemon.rpc.services import Services
 from contextinfinity.daemon.runtime.broadcast import Lagged, Subscription
 from contextinfinity.daemon.runtime.ids import now
 from contextinfinity.daemon.storage import journals, messages
+from contextinfinity.daemon.storage.chunks import QUOTING_PROVIDER
 from contextinfinity.daemon.storage.steps import StoredRequest
 from contextinfinity.protocol import methods as m
 from contextinfinity.protocol.blocks import Message, message, parse_blocks
@@ -54,6 +56,7 @@ def handlers(s: Services) -> Mapping[type[m.Params[Any]], Handler]:
     def submit(_: Connection, p: m.TurnSubmit) -> Awaitable[m.Submitted]:
         if p.tools_mode not in (None, "disabled"):
             raise InvalidParams(f"tools_mode {p.tools_mode!r} is not available: this version runs without tools")
+        client_zone(p.tz)
         said = user_message(p.content)
         once = keyed(p.branch_id, p)
         return s.branches.ask(p.branch_id, Submit(said=said, model=p.model, queue=p.queue, tz=p.tz, keyed=once))
@@ -118,7 +121,7 @@ def handlers(s: Services) -> Mapping[type[m.Params[Any]], Handler]:
         recalled = Recalled()
         if isinstance(assembled, Assembled):
             model = p.model or (await storage.branch(p.branch_id)).model
-            everywhere = s.world.models.provider(model).name == "recall"
+            everywhere = s.world.models.provider(model).name == QUOTING_PROVIDER
             recalled = await recall(s.world, p.branch_id, assembled, said, None, everywhere=everywhere)
             assembled = with_memory(assembled, recalled.packed, mark(await storage.memory_secret(), s.world.mint()))
         return preview_context(assembled, recalled.stats, state.summary)
@@ -148,7 +151,8 @@ async def next_milestone(heard: Subscription[Event]) -> None:
 
 def model_request(stored: StoredRequest) -> ModelRequest:
     *earlier, new = (messages.decode(document) for document in stored.messages)
-    said = (*earlier, last_message(stored.memory, new))
+    memory = "" if stored.provider == QUOTING_PROVIDER else stored.memory
+    said = (*earlier, last_message(memory, new))
     return ModelRequest(stored.model_id, stored.system.decode(), said, stored.max_output_tokens)
 
 
