@@ -124,9 +124,8 @@ class TurnRun:
         limits = world.models.limits(turn.model)
         assembled = assemble(system, pins, recent, measured(turn.said), limits, world.models.reserves())
         provider, endpoint = world.models.provider(turn.model), await world.models.endpoint(turn.model)
-        recalled = await recall(
-            world, self._branch.id, assembled, turn.said, turn.tz, everywhere=provider.name == QUOTING_PROVIDER
-        )
+        quoting = provider.name == QUOTING_PROVIDER
+        recalled = await recall(world, self._branch.id, assembled, turn.said, turn.tz, everywhere=quoting)
         secret = await world.storage.memory_secret()
         assembled = with_memory(assembled, recalled.packed, mark(secret, turn.turn_id))
         said = turn.said if quoting else last_message(assembled.memory, turn.said)
