@@ -5,7 +5,7 @@ Anybody may call it; the arrays are touched by one thread at a time, and when no
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -99,12 +99,12 @@ class Memory:
         )
         return MemoryFound(hits, stats)
 
-    async def for_prompt(self, wanted: Search, budget: int, exclude: frozenset[str]) -> Recalled:
+    async def for_prompt(self, wanted: Awaitable[Search], budget: int, exclude: frozenset[str]) -> Recalled:
         """What belongs into a prompt unasked; it never raises, and says what was not available."""
         begun = time.perf_counter()
         try:
             with trio.fail_after(PROMPT_DEADLINE):
-                return await self._for_prompt(wanted, budget, exclude, begun)
+                return await self._for_prompt(await wanted, budget, exclude, begun)
         except trio.TooSlowError:
             degraded = f"search took longer than {PROMPT_DEADLINE:g} s"
         except Exception as error:

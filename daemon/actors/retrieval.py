@@ -15,16 +15,19 @@ async def recall(
     world: World, branch_id: str, assembled: Assembled, said: Message, tz: str | None, *, everywhere: bool
 ) -> Recalled:
     """Quotes for this prompt. The embedded provider answers from them, so for it the recent turns count too."""
-    text = said.rendered_text
+    shown = frozenset() if everywhere else frozenset(piece.turn_id for piece in assembled.pieces)
+    wanted = _wanted(world, branch_id, assembled, said.rendered_text, tz, everywhere=everywhere)
+    return await world.memory.for_prompt(wanted, assembled.budget.retrieval_budget, shown)
+
+
+async def _wanted(world: World, branch_id: str, assembled: Assembled, text: str, tz: str | None, *, everywhere: bool) -> Search:
     recent = assembled.pending()[-RECENT_MESSAGES:] if is_follow_up(text) and not everywhere else ()
-    wanted = Search(
+    return Search(
         text=text,
         context="\n".join(m.rendered_text for m in recent),
         segments=await _reach(world, branch_id, everywhere=everywhere),
         tz=tz,
     )
-    shown = frozenset() if everywhere else frozenset(piece.turn_id for piece in assembled.pieces)
-    return await world.memory.for_prompt(wanted, assembled.budget.retrieval_budget, shown)
 
 
 def quotable(assembled: Assembled, session_id: str) -> tuple[Artifact, ...]:

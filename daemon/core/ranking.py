@@ -102,15 +102,14 @@ def rank(index: HotIndex, scope: Scope, asked: Question, vector: Floats | None, 
     """The best messages of a scope; one that nothing speaks for is not among them."""
     if not len(scope.members):
         return Ranking()
-    starts = scope.message_starts
     words = lexical(index, scope, asked.flow, asked.wholes)
     text = best_of_messages(scope, words.passages)
     near = dense(index, scope, vector) if vector is not None and index.vectors is not None else None
     if wanted.mode == "text":
         near = None
     total, reasons = _joined(index, scope, asked, text, words.sittings, near, wanted)
-    if wanted.mode == "vector":
-        total = near.messages.copy() if near is not None else np.zeros(len(starts))
+    if wanted.mode == "vector" and near is not None:
+        total = near.messages.copy()
     eligible = _eligible(scope, text, near, wanted)
     order = np.flatnonzero(eligible)
     order = order[np.argsort(-total[order], kind="stable")]
