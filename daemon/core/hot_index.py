@@ -17,6 +17,9 @@ Floats = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
 SITTING_GAP = 3 * 3600.0
+CLOSED = END.to_bytes(4, "little")
+CLOSED_BYTES = len(CLOSED)
+REACH = 4
 MOST_TAIL = 4096
 TAIL_SHARE = 0.05
 
@@ -78,7 +81,7 @@ class Column:
         self.size = needed
 
 
-class Scope(msgspec.Struct, frozen=True):
+class Scope(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """The passages of one search, sittings together and in order; positions in all of these arrays are local to it."""
 
     members: Ints
@@ -89,6 +92,8 @@ class Scope(msgspec.Struct, frozen=True):
     message_starts: Ints
     length: Floats
     weight: Floats
+    together: tuple[Floats, ...]
+    """For each distance from 1 on: 1.0 where a passage and the one so far behind it are of one sitting."""
 
 
 def pack(text: str) -> bytes:
@@ -118,6 +123,7 @@ class HotIndex:
         self.has_vector = Column(np.bool_)
         self._mean: Floats | None = None
         self._drift = Column(np.float32)
+        self._stretch = Column(np.float32)
         self._averaged = 0
         self._embedded = 0
         self._last_sitting: dict[str, tuple[int, float]] = {}
@@ -136,19 +142,19 @@ class HotIndex:
         if not rows:
             return
         first = len(self)
-        tokens = [np.frombuffer(row.terms, np.uint32) for row in rows]
-        sizes = np.array([len(t) + 1 for t in tokens])
-        flat = np.zeros(int(sizes.sum()), np.uint32)
-        ends = np.cumsum(sizes)
-        for found, end in zip(tokens, ends, strict=True):
-            flat[end - 1 - len(found) : end - 1] = found
+        flat = np.frombuffer(b"".join(row.terms + CLOSED for row in rows), np.uint32)
+        sizes = np.array([len(row.terms) // CLOSED_BYTES + 1 for row in rows])
         self._tokens.extend(flat)
         self._doc_of.extend(np.repeat(np.arange(first, first + len(rows), dtype=np.int32), sizes))
-        lengths = np.array([_flow_length(t) for t in tokens], np.float32)
+        lengths = _flow_lengths(flat, sizes)
         messages = np.array([row.message for row in rows])
         self.lengths.extend(lengths)
         self.messages.extend(messages)
-        self.message_lengths.extend(_per_message(messages, lengths))
+        self.message_lengths.extend(lengths)
+        begun = first  # the first of these messages may have begun before
+        while begun and self.messages.values[begun - 1] == rows[0].message:
+            begun -= 1
+        self.message_lengths.values[begun:] = _per_message(self.messages.values[begun:], self.lengths.values[begun:])
         self.numbers.extend(np.array([row.n for row in rows]))
         self.chunks.extend(np.array([row.chunk for row in rows]))
         self.sessions.extend(self._numbered("session", [row.session for row in rows]))
@@ -163,6 +169,7 @@ class HotIndex:
         if self.vectors is not None:
             self.vectors.extend(np.zeros((len(rows), self.vectors.values.shape[1]), np.float32))
             self._drift.extend(np.zeros(len(rows), np.float32))
+            self._stretch.extend(np.ones(len(rows), np.float32))
         self.newest = rows[-1].n
         self._everything = None
 
@@ -173,17 +180,26 @@ class HotIndex:
         self.has_vector.values[places] = True
         self._embedded += len(passages)
         if self._mean is not None:
-            self._drift.values[places] = vectors @ self._mean
+            self._place(places, vectors @ self._mean)
 
-    def centre(self) -> tuple[Floats, Floats]:
-        """The mean of all vectors, and how far each passage lies along it; taken anew when the store has grown by a tenth."""
+    def centre(self) -> tuple[Floats, Floats, Floats]:
+        """The mean of all vectors, how far each lies along it, and what brings the rest of it back to unit length.
+
+        Taken anew when the store has grown by a tenth.
+        """
         assert self.vectors is not None
         if self._mean is None or self._embedded > 1.1 * self._averaged:
             known = self.has_vector.values
             self._mean = np.asarray(known.astype(np.float32) @ self.vectors.values / max(1, int(known.sum())), np.float32)
-            self._drift.values[:] = self.vectors.values @ self._mean
+            self._place(np.arange(len(self)), self.vectors.values @ self._mean)
             self._averaged = self._embedded
-        return self._mean, self._drift.values
+        return self._mean, self._drift.values, self._stretch.values
+
+    def _place(self, places: Ints, drift: Floats) -> None:
+        assert self._mean is not None
+        self._drift.values[places] = drift
+        left = 1 - 2 * drift + float(self._mean @ self._mean)
+        self._stretch.values[places] = 1 / np.sqrt(np.maximum(left, 1e-6))
 
     def _numbered(self, what: str, names: list[str]) -> NDArray[np.int32]:
         return np.array(list(map(self.names[what].add, names)), np.int32)
@@ -230,13 +246,15 @@ class HotIndex:
             message_starts,
             self.lengths.values[members],
             self.message_lengths.values[members],
+            tuple((sitting[d:] == sitting[:-d]).astype(np.float32) for d in range(1, REACH + 1)),
         )
 
     def occurrences(self, term: int) -> NDArray[np.int32]:
         """Where a term stands in the flow of all texts, in order."""
         self._settle()
         order, places = self._sorted
-        low, high = np.searchsorted(order, np.array([term, term + 1], np.uint64))
+        wanted = np.uint32(term)  # of another type the whole array would be converted
+        low, high = np.searchsorted(order, wanted, "left"), np.searchsorted(order, wanted, "right")
         tail = np.flatnonzero(self._tokens.values[len(places) :] == term).astype(np.int32) + np.int32(len(places))
         return np.concatenate((places[low:high], tail)) if len(tail) else places[low:high]
 
@@ -259,9 +277,11 @@ class HotIndex:
             self._sorted = (tokens[order], order)
 
 
-def _flow_length(tokens: NDArray[np.uint32]) -> int:
-    ends = np.flatnonzero(tokens == END)
-    return int(ends[0]) if len(ends) else len(tokens)
+def _flow_lengths(flat: NDArray[np.uint32], sizes: Ints) -> Floats:
+    """How many terms stand before the first end of each text."""
+    starts = np.cumsum(sizes) - sizes
+    ends = np.flatnonzero(flat == END)
+    return (ends[np.searchsorted(ends, starts)] - starts).astype(np.float32)
 
 
 def _per_message(messages: Ints, lengths: Floats) -> Floats:

@@ -111,13 +111,12 @@ def rank(index: HotIndex, scope: Scope, asked: Question, vector: Floats | None, 
     if wanted.mode == "vector" and near is not None:
         total = near.messages.copy()
     eligible = _eligible(scope, text, near, wanted)
-    order = np.flatnonzero(eligible)
-    order = order[np.argsort(-total[order], kind="stable")]
-    best_words = _places(text, eligible)
-    best_near = _places(near.messages, eligible) if near is not None else None
+    among = np.flatnonzero(eligible)
+    by_words = text[among]
+    by_meaning = near.messages[among] if near is not None else by_words
     coverage = best_of_messages(scope, words.coverage)
     found = []
-    for message in order[:most]:
+    for message in _best(total, among, most):
         position = _best_passage(scope, int(message), words.passages, near)
         found.append(
             Ranked(
@@ -126,13 +125,13 @@ def rank(index: HotIndex, scope: Scope, asked: Question, vector: Floats | None, 
                 score_text=float(text[message]),
                 score_vector=float(near.messages[message]) if near is not None else None,
                 similarity=float(near.similarity[message]) if near is not None and near.similarity[message] > -1 else None,
-                rank_text=int(best_words[message]) if text[message] > 0 else None,
-                rank_vector=int(best_near[message]) if best_near is not None else None,
+                rank_text=_place(by_words, text[message]) if text[message] > 0 else None,
+                rank_vector=_place(by_meaning, near.messages[message]) if near is not None else None,
                 coverage=float(coverage[message]),
                 reasons=tuple(why for why, holds in reasons.items() if holds[message]),
             )
         )
-    return Ranking(found, len(order))
+    return Ranking(found, len(among))
 
 
 def _joined(index: HotIndex, scope: Scope, asked: Question, text: Doubles, sittings: Doubles, near: Dense | None,
@@ -177,12 +176,18 @@ def _named(index: HotIndex, asked: Question) -> Ints:
     return np.array([i for i, name in enumerate(names) if (own := terms(name).flow) and words.issuperset(own)], np.int64)
 
 
-def _places(scores: Doubles, eligible: Mask) -> Ints:
-    """The rank of each message by one score alone, from 1."""
-    places = np.zeros(len(scores), np.int64)
-    among = np.flatnonzero(eligible)
-    places[among[np.argsort(-scores[among], kind="stable")]] = np.arange(1, len(among) + 1)
-    return places
+def _best(scores: Doubles, among: Ints, most: int) -> list[int]:
+    """The best of these, best first; of equals the earlier one."""
+    if len(among) > most:
+        least = np.partition(scores[among], len(among) - most)[len(among) - most]
+        among = among[scores[among] >= least]
+    found: list[int] = among[np.argsort(-scores[among], kind="stable")][:most].tolist()
+    return found
+
+
+def _place(scores: Doubles, own: float) -> int:
+    """The rank of a message by one score alone, from 1."""
+    return 1 + int(np.count_nonzero(scores > own))
 
 
 def _best_passage(scope: Scope, message: int, words: Doubles, near: Dense | None) -> int:

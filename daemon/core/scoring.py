@@ -5,6 +5,7 @@ Pure functions over the arrays of `hot_index`; docs/decisions/retrieval-recipe.m
 
 from collections.abc import Sequence
 from itertools import pairwise
+from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
@@ -19,6 +20,8 @@ PAIR_WEIGHT = 0.4
 GIVER, GIVER_FLOOR = 33.0, 15.0
 SITTING_K1, SITTING_B = 1.2, 0.75
 BEST_OF_SITTING = 3
+DENSE = 16
+"""A term that more than one passage in so many holds is spread over all at once."""
 
 Doubles = NDArray[np.float64]
 
@@ -44,10 +47,7 @@ def lexical(index: HotIndex, scope: Scope, flow: Sequence[Term], wholes: Sequenc
     sittings = np.zeros(len(scope.sitting_starts))
     if not count:
         return Lexical(scores, sittings, covered)
-    giver = GIVER / (GIVER_FLOOR + scope.length)
-    norm = SATURATION * (0.25 + 0.75 * np.maximum(np.sqrt(scope.length * scope.weight), FLOOR) / TYPICAL)
-    sitting_length = np.add.reduceat(scope.length, scope.sitting_starts)
-    sitting_norm = SITTING_K1 * (1 - SITTING_B + SITTING_B * sitting_length / max(1.0, float(sitting_length.mean())))
+    lengths = _lengths(scope)
     places: dict[int, NDArray[np.int32]] = {}
     rarity = 0.0
     for term in _merged([*flow, *wholes]):
@@ -56,17 +56,42 @@ def lexical(index: HotIndex, scope: Scope, flow: Sequence[Term], wholes: Sequenc
         if not len(holders):
             rarity += term.weight * _idf(count, 0)
             continue
-        spread = _spread(scope, holders, times, giver, BEFORE, AFTER)
-        rarity += term.weight * _add(scores, spread, norm, term.weight)
+        spread = _spread(scope, holders, times, lengths.giver, BEFORE, AFTER)
+        rarity += term.weight * _add(scores, spread, lengths.norm, term.weight)
         covered[holders] += term.weight * _idf(count, len(holders))
-        _add_sittings(sittings, scope, holders, times, sitting_norm, term.weight)
+        _add_sittings(sittings, scope, holders, times, lengths.sitting_norm, term.weight)
     for (first, second), weight in _pairs(flow).items():
         both = np.intersect1d(places[first] + 1, places[second], assume_unique=True)
         holders, times = _holders(index, scope, both)
         if len(holders):
-            spread = _spread(scope, holders, times, giver, PAIR_BEFORE, PAIR_AFTER)
-            _add(scores, spread, norm, PAIR_WEIGHT * weight)
+            spread = _spread(scope, holders, times, lengths.giver, PAIR_BEFORE, PAIR_AFTER)
+            _add(scores, spread, lengths.norm, PAIR_WEIGHT * weight)
     return Lexical(scores, sittings, np.minimum(1.0, covered / rarity) if rarity else covered)
+
+
+class _Lengths(msgspec.Struct, frozen=True):
+    """What the lengths of a scope's passages amount to, for every question the same."""
+
+    giver: Floats
+    norm: Floats
+    sitting_norm: Floats
+
+
+_known_lengths: WeakKeyDictionary[Scope, _Lengths] = WeakKeyDictionary()
+
+
+def _lengths(scope: Scope) -> _Lengths:
+    known = _known_lengths.get(scope)
+    if known is None:
+        typical = np.maximum(np.sqrt(scope.length * scope.weight), FLOOR) / TYPICAL
+        sittings = np.add.reduceat(scope.length, scope.sitting_starts)
+        long = SITTING_B * sittings / max(1.0, float(sittings.mean()))
+        known = _known_lengths[scope] = _Lengths(
+            (GIVER / (GIVER_FLOOR + scope.length)).astype(np.float32),
+            (SATURATION * (0.25 + 0.75 * typical)).astype(np.float32),
+            (SITTING_K1 * (1 - SITTING_B + long)).astype(np.float32),
+        )
+    return known
 
 
 def _merged(terms: Sequence[Term]) -> list[Term]:
@@ -85,6 +110,10 @@ def _holders(index: HotIndex, scope: Scope, places: NDArray[np.int32]) -> tuple[
     """The passages of the scope that hold a term, and how often."""
     found = scope.local[index.documents(places)]
     found = found[found >= 0]
+    if len(found) * DENSE > len(scope.members):
+        times = np.bincount(found, minlength=len(scope.members))
+        holders = np.flatnonzero(times)
+        return holders, times[holders].astype(np.float64)
     holders, times = np.unique(found, return_counts=True)
     return holders.astype(np.int64), times.astype(np.float64)
 
@@ -94,6 +123,8 @@ def _spread(scope: Scope, holders: NDArray[np.int64], times: Doubles, giver: Flo
     """A term counts a little for the passages around it: `before` says how much for each one that follows its holder."""
     count = len(scope.members)
     given = times * giver[holders]
+    if len(holders) * DENSE > count:
+        return _spread_densely(scope, holders, times, given, before, after)
     places, values = [holders], [times]
     for distance, share in [*((i + 1, w) for i, w in enumerate(before)), *((-i - 1, w) for i, w in enumerate(after))]:
         target = holders + distance
@@ -102,13 +133,21 @@ def _spread(scope: Scope, holders: NDArray[np.int64], times: Doubles, giver: Flo
         same = scope.sitting[target] == scope.sitting[holders[ok]]
         places.append(target[same])
         values.append(share * given[ok][same])
-    where, what = np.concatenate(places), np.concatenate(values)
-    if len(where) * 4 > count:
-        dense = np.bincount(where, weights=what, minlength=count)
-        reached = np.flatnonzero(dense)
-        return reached, dense[reached].astype(np.float64)
-    reached, inverse = np.unique(where, return_inverse=True)
-    return reached, np.bincount(inverse, weights=what).astype(np.float64)
+    reached, inverse = np.unique(np.concatenate(places), return_inverse=True)
+    return reached, np.bincount(inverse, weights=np.concatenate(values)).astype(np.float64)
+
+
+def _spread_densely(scope: Scope, holders: NDArray[np.int64], times: Doubles, given: Doubles,
+                    before: Sequence[float], after: Sequence[float]) -> tuple[NDArray[np.int64], Doubles]:  # fmt: skip
+    """The same for a term that many hold: shifting all is faster than following each."""
+    dense, gifts = np.zeros(len(scope.members)), np.zeros(len(scope.members))
+    dense[holders], gifts[holders] = times, given
+    for distance, share in enumerate(before, 1):
+        dense[distance:] += share * gifts[:-distance] * scope.together[distance - 1]
+    for distance, share in enumerate(after, 1):
+        dense[:-distance] += share * gifts[distance:] * scope.together[distance - 1]
+    reached = np.flatnonzero(dense)
+    return reached, dense[reached]
 
 
 def _add(scores: Doubles, spread: tuple[NDArray[np.int64], Doubles], norm: Floats, weight: float) -> float:
@@ -118,7 +157,7 @@ def _add(scores: Doubles, spread: tuple[NDArray[np.int64], Doubles], norm: Float
     return idf
 
 
-def _add_sittings(sittings: Doubles, scope: Scope, holders: NDArray[np.int64], times: Doubles, norm: Doubles,
+def _add_sittings(sittings: Doubles, scope: Scope, holders: NDArray[np.int64], times: Doubles, norm: Floats,
                   weight: float) -> None:  # fmt: skip
     frequency = np.bincount(scope.sitting[holders], weights=times, minlength=len(sittings))
     held = np.flatnonzero(frequency)
@@ -151,27 +190,28 @@ class Dense(msgspec.Struct, frozen=True):
 def dense(index: HotIndex, scope: Scope, query: Floats) -> Dense:
     """Cosines after moving the origin to the store's mean; a message without a vector stands out in neither direction."""
     assert index.vectors is not None
-    whole = len(scope.members) * 3 > len(index)
+    members, starts = scope.members, scope.message_starts
     vectors = index.vectors.values
-    cosines = (vectors @ query)[scope.members] if whole else vectors[scope.members] @ query
-    mean, drift = index.centre()
+    cosines = (vectors @ query)[members] if len(members) * 3 > len(index) else vectors[members] @ query
+    mean, drift, stretch = index.centre()
     moved = query - mean
-    size = np.linalg.norm(moved) or 1.0
-    known = index.has_vector.values[scope.members]
-    squared = np.maximum(1 - 2 * drift[scope.members] + float(mean @ mean), 1e-6)
-    centred = (cosines - drift[scope.members] - float(mean @ query) + float(mean @ mean)) / (size * np.sqrt(squared))
-    centred = np.where(known, centred, np.nan)
-    starts = scope.message_starts
-    filled = np.where(known, centred, -np.inf)
-    sums = np.add.reduceat(np.where(known, centred, 0.0), starts)
-    counts = np.add.reduceat(known.astype(np.float64), starts)
-    best = np.maximum.reduceat(filled, starts)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        by_message = 0.8 * best + 0.2 * sums / counts
-    by_message[counts == 0] = np.nan
-    z = _standardised(by_message)
-    similarity = np.maximum.reduceat(np.where(known, cosines, -1.0).astype(np.float64), starts)
-    return Dense(similarity, z, _best_three(z, scope.sitting[starts]), _standardised(centred))
+    shift = float(mean @ query) - float(mean @ mean)
+    centred = (cosines - drift[members] - shift) * stretch[members] / (np.linalg.norm(moved) or 1.0)
+    known = index.has_vector.values[members]
+    if known.all():
+        counts = np.diff(np.append(starts, len(members)))
+        by_message = 0.8 * np.maximum.reduceat(centred, starts) + 0.2 * np.add.reduceat(centred, starts) / counts
+        similarity = np.maximum.reduceat(cosines, starts)
+    else:
+        counts = np.add.reduceat(known.astype(np.int64), starts)
+        best = np.maximum.reduceat(np.where(known, centred, -np.inf), starts)
+        sums = np.add.reduceat(np.where(known, centred, 0.0), starts)
+        by_message = np.where(counts > 0, 0.8 * best + 0.2 * sums / np.maximum(counts, 1), np.nan)
+        similarity = np.maximum.reduceat(np.where(known, cosines, -1.0), starts)
+        centred = np.where(known, centred, np.nan)
+    z = _standardised(by_message.astype(np.float64))
+    sittings = _best_three(z, scope.sitting[starts])
+    return Dense(similarity.astype(np.float64), z, sittings, _standardised(centred.astype(np.float64)))
 
 
 def _standardised(values: Doubles) -> Doubles:
