@@ -9,6 +9,7 @@ from uuid import uuid4
 import anyio
 
 from contextinfinity.clients.api import Client
+from contextinfinity.clients.cli.zone import local_zone
 from contextinfinity.clients.errors import DaemonUnreachable
 from contextinfinity.clients.groups import background
 from contextinfinity.clients.subscription import Subscription
@@ -56,7 +57,8 @@ class Shown:
 async def say(client: Client, branch_id: str, text: str, see: See, *, model: str | None = None, key: str | None = None) -> Turn:
     """Submit a message, behind any turn that is running, and follow it to its end; with the same key it is said once."""
     async with client.subscribe(branch_id=branch_id) as events:
-        submit = TurnSubmit(branch_id=branch_id, content=text, model=model, queue=True, idempotency_key=key or uuid4().hex)
+        once, tz = key or uuid4().hex, local_zone()
+        submit = TurnSubmit(branch_id=branch_id, content=text, model=model, queue=True, idempotency_key=once, tz=tz)
         submitted = await client.call(submit)
         return await _follow(client, events, submitted.turn_id, see)
 

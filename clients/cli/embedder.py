@@ -20,7 +20,7 @@ from contextinfinity.clients.cli.output import clean, columns, dump, line, note
 from contextinfinity.clients.cli.status import NO_EMBEDDER
 from contextinfinity.clients.cli.tomledit import quoted
 from contextinfinity.clients.endpoint import home_of
-from contextinfinity.clients.errors import DaemonUnreachable
+from contextinfinity.clients.errors import BadAnswer, DaemonUnreachable
 from contextinfinity.protocol.errors import Fault
 from contextinfinity.protocol.methods import ConfigReload, DaemonStatus, EmbedderList
 from contextinfinity.protocol.model import EmbedderInfo
@@ -92,17 +92,35 @@ def install(name: str, source: str | None) -> int:
 
 
 def _run_ctxd(arguments: list[str]) -> int:
-    """Its words go to the terminal as they are. Ctrl-C is ours alone: what it fetches with would complain at length."""
-    env = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED}
-    null = subprocess.DEVNULL
-    with subprocess.Popen(arguments, stdin=null, stdout=null, env=env, start_new_session=True) as process:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
+    """Its words go to the terminal as they are. Ctrl-C is ours alone: what it fetches with would complain at length.
+
+    It may come at any moment, also while the program is being started, and nothing may be left running then.
+    """
+    process: subprocess.Popen[bytes] | None = None
+    interrupted = False
+
+    def stop() -> None:
+        if process is not None and process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
-            process.wait()
-            raise
+
+    def interrupt(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        stop()
+
+    env, null = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED}, subprocess.DEVNULL
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        process = subprocess.Popen(arguments, stdin=null, stdout=null, env=env, start_new_session=True)
+        if interrupted:
+            stop()
+        code = process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupted:
+        raise KeyboardInterrupt
+    return code
 
 
 @under(embedder, "ctx embedder use local", "ctx embedder use none")
@@ -161,6 +179,6 @@ def _reload(shared: Settings, chosen: str | None = None) -> bool:
         return run(shared._replace(autostart=False), work)
     except DaemonUnreachable:
         return False
-    except Fault as fault:
-        note(f"the running daemon did not take it up: {sentence(fault)}")
+    except (Fault, BadAnswer) as error:  # what was done here is done; a daemon of another version may answer oddly
+        note(f"the running daemon did not take it up: {sentence(error)}")
         return False

@@ -19,6 +19,7 @@ from contextinfinity.daemon.actors.hub import Hub
 from contextinfinity.daemon.core.indexing import index
 from contextinfinity.daemon.imports.base import Conversation, Damaged, Format, Record, Said, Skipped
 from contextinfinity.daemon.imports.formats import FORMATS, detect
+from contextinfinity.daemon.imports.pairing import closed, exchanges, named
 from contextinfinity.daemon.runtime import failpoints
 from contextinfinity.daemon.runtime.actor import Actor, ActorGone, AskTimeout, MailboxFull, Ref, Request, nudge
 from contextinfinity.daemon.runtime.ids import IdMint, now
@@ -26,7 +27,7 @@ from contextinfinity.daemon.storage.chunks import IndexedTurn
 from contextinfinity.daemon.storage.imports import Batch, ImportedTurn, Position
 from contextinfinity.daemon.storage.sessions import NewSession
 from contextinfinity.daemon.storage.storage import Storage
-from contextinfinity.protocol.blocks import Message, message
+from contextinfinity.protocol.blocks import Message
 from contextinfinity.protocol.errors import Fault, InvalidParams
 from contextinfinity.protocol.methods import Imported
 
@@ -147,7 +148,7 @@ class Importer(Actor):
         begin = 0
         while begin < len(said):
             end = begin + RECORDS
-            end = len(said) if end >= len(said) else begin + (_closed(said[begin:end]) or RECORDS)
+            end = len(said) if end >= len(said) else begin + (closed(said[begin:end]) or RECORDS)
             await self._write(tally, target, said[begin:end])
             begin = end
         return tally.result()
@@ -196,12 +197,12 @@ class Importer(Actor):
             batch = await trio.to_thread.run_sync(_take, records, RECORDS)
             self._sort(tally, source.file, batch, conversations, held)
             for key, said in list(held.items()):
-                upto = _closed(said) if batch and len(said) < MOST_HELD else len(said)
+                upto = closed(said) if batch and len(said) < MOST_HELD else len(said)
                 if upto and key not in targets:
                     known = conversations.get(key, Conversation(key=key))
-                    named = msgspec.structs.replace(known, title=asked.title or known.title or source.file.stem)
+                    titled = msgspec.structs.replace(known, title=asked.title or known.title or source.file.stem)
                     scope = form.name if key else f"{form.name}:{source.place}"
-                    targets[key] = await self._target(tally, named, scope, asked.session_id)
+                    targets[key] = await self._target(tally, titled, scope, asked.session_id)
                 if upto:
                     await self._write(tally, targets[key], said[:upto])
                 held[key] = said[upto:]
@@ -263,10 +264,10 @@ class Importer(Actor):
     async def _write(self, tally: Tally, target: tuple[str, str], said: list[Said]) -> None:
         """One transaction: those messages that are not there yet, as turns with their chunks."""
         session_id, branch_id = target
-        named = [_named(branch_id, number, one) for number, one in enumerate(said)]
-        known = await self._storage.known_external_ids(session_id, [one.message.external_id or "" for one in named])
-        fresh = [one for one in named if one.message.external_id not in known]
-        tally.skipped += len(named) - len(fresh)
+        known_by = [named(one, number) for number, one in enumerate(said)]
+        known = await self._storage.known_external_ids(session_id, [one.message.external_id or "" for one in known_by])
+        fresh = [one for one in known_by if one.message.external_id not in known]
+        tally.skipped += len(known_by) - len(fresh)
         if not fresh:
             return
         turns = await trio.to_thread.run_sync(partial(_turns, fresh, self._mint))
@@ -335,65 +336,24 @@ def _has_grown(source: Source, before: Position) -> bool:
     return source.size >= before.offset and _hash(source.head[:known]) == before.head
 
 
-def _closed(said: Sequence[Said]) -> int:
-    """How many of these belong to exchanges that are over: the last may still be answered, or its answer go on."""
-    at = len(said) - 1
-    while at > 0 and said[at].message.role == "assistant" and (said[at].continues or said[at - 1].message.role == "user"):
-        at -= 1
-    return max(at, 0)
-
-
 def _merged(known: Conversation, more: Conversation) -> Conversation:
     told = {name: value for name in more.__struct_fields__ if (value := getattr(more, name)) is not None}
     return msgspec.structs.replace(known, **told)
 
 
-def _named(branch_id: str, number: int, one: Said) -> Said:
-    """A message without a name of its own is known by what it says and when."""
-    m = one.message
-    if m.external_id is not None:
-        return one
-    digest = hashlib.sha256(msgspec.json.encode((m.role, m.rendered_text, m.created_at, number))).hexdigest()[:24]
-    return msgspec.structs.replace(one, message=msgspec.structs.replace(m, external_id=f"sha256:{digest}"))
-
-
-def _turns(said: list[Said], mint: IdMint) -> tuple[ImportedTurn, ...]:
-    """A user's message and the answer to it make a turn; whatever has no partner makes one with one side."""
-    made: list[ImportedTurn] = []
-    user: Said | None = None
-    answer: list[Said] = []
-
-    def close() -> None:
-        nonlocal user, answer
-        if user is not None or answer:
-            made.append(_turn(user, answer, mint))
-        user, answer = None, []
-
-    for one in said:
-        if one.message.role == "user":
-            close()
-            user = one
-        else:
-            if answer and not one.continues:
-                close()
-            answer.append(one)
-    close()
+def _turns(said: Sequence[Said], mint: IdMint) -> tuple[ImportedTurn, ...]:
+    made = []
+    for exchange in exchanges(said):
+        sides = exchange.sides()
+        at = next((m.created_at for m in sides if m.created_at), now())
+        chunks = tuple((mint(), chunk) for side in sides for chunk in index(side, at))
+        made.append(
+            ImportedTurn(
+                user=exchange.user,
+                answer=exchange.answer,
+                external_ids=exchange.external_ids,
+                at=at,
+                indexed=IndexedTurn(mint(), chunks),
+            )
+        )
     return tuple(made)
-
-
-def _turn(user: Said | None, answer: list[Said], mint: IdMint) -> ImportedTurn:
-    first = answer[0].message if answer else None
-    if first is not None and len(answer) > 1:
-        blocks = [block for one in answer for block in one.message.blocks]
-        whole = message("assistant", blocks, created_at=first.created_at)
-        first = msgspec.structs.replace(whole, speaker=first.speaker, external_id=first.external_id)
-    sides = [m for m in (user.message if user is not None else None, first) if m is not None]
-    at = next((m.created_at for m in sides if m.created_at), now())
-    chunks = tuple((mint(), chunk) for side in sides for chunk in index(side, at))
-    ids = [one.message.external_id for one in ([user] if user is not None else []) + answer]
-    return ImportedTurn(
-        user=user.message if user is not None else None,
-        answer=first,
-        external_ids=tuple(dict.fromkeys(i for i in ids if i is not None)),
-        indexed=IndexedTurn(mint(), chunks),
-    )

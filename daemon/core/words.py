@@ -11,7 +11,7 @@ import Stemmer
 
 END = 0
 """Closes the flow of a text; no term has this number."""
-MOST_CACHED = 200_000
+MOST_CACHED = 50_000
 
 _UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\u0e00-\u0e7f"
 _ascii_word = re.compile(r"[a-z0-9]+")

@@ -17,11 +17,12 @@ NOTHING_SAID = message("user", ())
 
 
 class ImportedTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn from elsewhere; a message with no partner makes one with one side."""
+    """A turn from elsewhere; a message with no partner makes one with one side. `at` is when it was said, or else now."""
 
     user: Message | None
     answer: Message | None
     external_ids: tuple[str, ...]
+    at: str
     indexed: IndexedTurn
 
 
@@ -100,7 +101,6 @@ def add(tx: Tx, batch: Batch, at: str) -> int:
 
 def _insert(tx: Tx, batch: Batch, turn: ImportedTurn, seq: int, state: str, head: links.Head, at: str) -> links.Head:
     turn_id = turn.indexed.turn_id
-    said = [m.created_at for m in (turn.user, turn.answer) if m is not None and m.created_at is not None]
     user = messages.encode(turn.user or NOTHING_SAID)
     answer = messages.encode(turn.answer) if turn.answer is not None else None
     tx.run(
@@ -115,7 +115,7 @@ def _insert(tx: Tx, batch: Batch, turn: ImportedTurn, seq: int, state: str, head
         state,
         batch.model,
         blobs.put(tx, user),
-        said[0] if said else at,
+        turn.at,
         at,
         at,
         at,

@@ -172,6 +172,34 @@ def test_an_install_is_a_success_even_if_the_daemon_has_other_worries(ctx: Ctx, 
     assert result.err == "ctx: the running daemon did not take it up: config.toml: not valid TOML\n"
 
 
+def test_a_ctrl_c_while_ctxd_is_being_started_leaves_nothing_running(
+    ctx: Ctx, ctxd: Ctxd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+    ctxd.path.write_text("#!/bin/sh\nexec sleep 600\n")
+
+    class Interrupted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            started.append(self.pid)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(embedder.subprocess, "Popen", Interrupted)  # type: ignore[attr-defined]
+    before = signal.getsignal(signal.SIGINT)
+    result = ctx("embedder", "install")
+    assert (result.code, result.out) == (130, "")
+    assert not alive(started[0])
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_daemon_that_is_not_understood_does_not_undo_an_install(ctx: Ctx, told: FakeDaemon, ctxd: Ctxd, home: Path) -> None:
+    told.answers("daemon.status", {"of": "another version"})
+    result = ctx("embedder", "install")
+    assert (result.code, result.out) == (0, f"{MODEL} is installed.\n")
+    assert "did not take it up" in result.err
+    assert ctx("embedder", "use", "openai").code == 0
+
+
 # use
 
 
@@ -400,7 +428,7 @@ def test_doctor_says_how_search_is(
     fix: str | None,
 ) -> None:
     well.answers("embedder.list", {"embedders": embedders})
-    well.answers("daemon.status", status(home, memory={"unindexed_turns": 0, "passages": 7, **memory}))
+    well.answers("daemon.status", status(home, memory={"unindexed_turns": 0, "passages": 7, "unembedded": 0, **memory}))
     result = ctx("doctor", "--json")
     assert result.code == 0, result.out
     checks = result.json()["checks"]

@@ -389,7 +389,7 @@ def test_watch_complains_once_and_goes_on(daemon: FakeDaemon, files: list[str], 
     source = Source()
     daemon.on("transcript.import", source.take)
     watch = watching("a.jsonl", "missing.jsonl")
-    watch.until(lambda: len(watch.out) == 2)
+    watch.until(lambda: len(watch.out) == 2 and watch.err)
     assert watch.err == [f"ctx: {Path.cwd() / 'missing.jsonl'}: No such file or directory"]
 
     def full() -> None:

@@ -412,7 +412,7 @@ def test_reindex_says_what_is_made_anew_and_how_to_see_it(ctx: Ctx, daemon: Fake
 def test_status_says_how_the_memory_is(
     ctx: Ctx, daemon: FakeDaemon, tmp_path: Path, memory: dict[str, Any], rows: list[str]
 ) -> None:
-    daemon.answers("daemon.status", status(tmp_path, memory=memory))
+    daemon.answers("daemon.status", status(tmp_path, memory={"unembedded": 0, **memory}))
     shown = ctx("status").out.splitlines()
     begin = shown.index(rows[0])
     assert shown[begin : begin + len(rows)] == rows

@@ -117,7 +117,7 @@ def status(place: Path, **changes: Any) -> dict[str, Any]:
         "clients": 1,
         "storage": {"bytes": 1, "turns": 1, "chunks": 0},
         "librarian": {"tokens_today": 0, "tokens_limit": 0},
-        "memory": {"unindexed_turns": 0, "passages": 7},
+        "memory": {"unindexed_turns": 0, "passages": 7, "unembedded": 0},
         "default_model": "recall",
         "warnings": [],
         **changes,

@@ -8,6 +8,7 @@ from typing import Any
 from contextinfinity.daemon.actors.importer import DEADLINE, ImportMessages, ImportPath
 from contextinfinity.daemon.actors.memory import Search
 from contextinfinity.daemon.core.content import searchable
+from contextinfinity.daemon.core.when import posix
 from contextinfinity.daemon.rpc.connection import Connection
 from contextinfinity.daemon.rpc.dispatch import Handler
 from contextinfinity.daemon.rpc.handlers.keys import keyed
@@ -133,10 +134,15 @@ def imported_message(number: int, given: m.ImportMessage) -> Message:
     content = given.text if given.text is not None else given.content
     if content is None:
         raise InvalidParams(f"messages[{number}]: give text or content")
-    if given.created_at is not None:
-        moment(f"messages[{number}].created_at", given.created_at, UTC, end=False)
+    created_at = given.created_at
+    if created_at is not None and posix(created_at) is None:
+        created_at = rfc3339(moment(f"messages[{number}].created_at", created_at, UTC, end=False))
     said = parsed(content, f"messages[{number}].content")
-    return Message(given.role, said.blocks, said.rendered_text, given.speaker, given.created_at, given.external_id)
+    return Message(given.role, said.blocks, said.rendered_text, given.speaker, created_at, given.external_id)
+
+
+def rfc3339(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def neighbour(found: Found, turn_id: str, turn_seq: int, said: Message) -> Neighbour:
@@ -153,7 +159,6 @@ def neighbour(found: Found, turn_id: str, turn_seq: int, said: Message) -> Neigh
 
 
 def entry(line: Line) -> TimelineEntry:
-    said_at = datetime.fromtimestamp(line.at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return TimelineEntry(
         turn_id=line.turn_id,
         turn_seq=line.turn_seq,
@@ -163,5 +168,5 @@ def entry(line: Line) -> TimelineEntry:
         role=line.role,
         speaker=line.speaker,
         line=line.summary,
-        created_at=said_at,
+        created_at=rfc3339(line.at),
     )
