@@ -83,10 +83,11 @@ class Embedding:
 
     async def meaning(self, text: str) -> Meaning:
         """The vector of a question in the space that answers."""
+        if self.config.retrieval.embedder == NO_EMBEDDER:
+            return Meaning(degraded=NONE_CHOSEN)
         space = self.active
         if space is None:
-            chosen = self.config.retrieval.embedder != NO_EMBEDDER
-            return Meaning(degraded=(self.problem or NO_VECTORS) if chosen else NONE_CHOSEN)
+            return Meaning(degraded=self.problem or NO_VECTORS)
         try:
             embedder = await self._of(space)
             if embedder is None:

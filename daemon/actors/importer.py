@@ -144,7 +144,7 @@ class Importer(Actor):
     async def _import_messages(self, asked: ImportMessages) -> Imported:
         tally = Tally("jsonl")
         target = await self._target(tally, Conversation(key="", title=asked.title), None, asked.session_id)
-        said = [Said(conversation="", message=m) for m in asked.messages]
+        said = [Said(conversation="", message=m) for m in named(asked.messages)]
         begin = 0
         while begin < len(said):
             end = begin + RECORDS
@@ -264,10 +264,9 @@ class Importer(Actor):
     async def _write(self, tally: Tally, target: tuple[str, str], said: list[Said]) -> None:
         """One transaction: those messages that are not there yet, as turns with their chunks."""
         session_id, branch_id = target
-        known_by = [named(one, number) for number, one in enumerate(said)]
-        known = await self._storage.known_external_ids(session_id, [one.message.external_id or "" for one in known_by])
-        fresh = [one for one in known_by if one.message.external_id not in known]
-        tally.skipped += len(known_by) - len(fresh)
+        names = [one.message.external_id for one in said if one.message.external_id is not None]
+        fresh = _unseen(said, await self._storage.known_external_ids(session_id, names))
+        tally.skipped += len(said) - len(fresh)
         if not fresh:
             return
         turns = await trio.to_thread.run_sync(partial(_turns, fresh, self._mint))
@@ -339,6 +338,17 @@ def _has_grown(source: Source, before: Position) -> bool:
 def _merged(known: Conversation, more: Conversation) -> Conversation:
     told = {name: value for name in more.__struct_fields__ if (value := getattr(more, name)) is not None}
     return msgspec.structs.replace(known, **told)
+
+
+def _unseen(said: Sequence[Said], seen: set[str]) -> list[Said]:
+    fresh = []
+    for one in said:
+        name = one.message.external_id
+        if name is None or name not in seen:
+            fresh.append(one)
+        if name is not None:
+            seen.add(name)
+    return fresh
 
 
 def _turns(said: Sequence[Said], mint: IdMint) -> tuple[ImportedTurn, ...]:

@@ -4,7 +4,8 @@ Pure; `actors/importer.py` writes what comes out of it.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -31,13 +32,19 @@ def closed(said: Sequence[Said]) -> int:
     return max(at, 0)
 
 
-def named(said: Said, number: int) -> Said:
-    """A message without a name of its own is known by what it says, when, and where it stands."""
-    m = said.message
-    if m.external_id is not None:
-        return said
-    digest = hashlib.sha256(msgspec.json.encode((m.role, m.rendered_text, m.created_at, number))).hexdigest()[:24]
-    return msgspec.structs.replace(said, message=msgspec.structs.replace(m, external_id=f"sha256:{digest}"))
+def named(messages: Iterable[Message]) -> list[Message]:
+    """A message that says when it was said, but not what it is called, is known by both and by how often they came before.
+
+    One without either is new every time: rather a word twice than a word lost.
+    """
+    seen: Counter[str] = Counter()
+    return [_named(m, seen) if m.external_id is None and m.created_at is not None else m for m in messages]
+
+
+def _named(m: Message, seen: Counter[str]) -> Message:
+    content = hashlib.sha256(msgspec.json.encode((m.role, m.rendered_text, m.created_at))).hexdigest()[:24]
+    seen[content] += 1
+    return msgspec.structs.replace(m, external_id=f"sha256:{content}:{seen[content]}")
 
 
 def exchanges(said: Sequence[Said]) -> list[Exchange]:

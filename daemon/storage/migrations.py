@@ -112,8 +112,8 @@ CREATE TABLE passages (
 CREATE INDEX passages_by_chunk ON passages(chunk);
 
 CREATE TABLE vector_spaces (
-  n INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, embedder TEXT NOT NULL, dim INTEGER NOT NULL, done_to INTEGER NOT NULL,
-  created_at TEXT NOT NULL, ready_at TEXT);
+  n INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, embedder TEXT NOT NULL, dim INTEGER NOT NULL,
+  done_to INTEGER NOT NULL, created_at TEXT NOT NULL, ready_at TEXT);
 CREATE TABLE passage_vectors (
   space INTEGER NOT NULL REFERENCES vector_spaces(n), passage INTEGER NOT NULL REFERENCES passages(n), vector BLOB NOT NULL,
   PRIMARY KEY (space, passage)) WITHOUT ROWID;

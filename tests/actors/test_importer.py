@@ -13,7 +13,7 @@ from contextinfinity.daemon.actors import importer as importer_module
 from contextinfinity.daemon.actors.branch import Fork, Submit
 from contextinfinity.daemon.actors.importer import ImportMessages, ImportPath
 from contextinfinity.protocol.blocks import Message, message
-from contextinfinity.protocol.errors import InvalidParams, NotFound
+from contextinfinity.protocol.errors import InvalidParams, NotFound, StorageFull
 from contextinfinity.protocol.methods import Imported
 from tests.support.memory import MemoryTree, remembering
 
@@ -94,12 +94,21 @@ async def test_messages_without_a_time_of_their_own_can_be_proven(tmp_path: Path
 
 async def test_imported_again_into_the_same_session_nothing_doubles(tmp_path: Path) -> None:
     async with remembering(tmp_path) as tree:
-        said = (given("user", "a", at=None), given("assistant", "b"), given("user", "c", "named"))
+        said = (given("user", "a"), given("assistant", "b"), given("user", "c", "named"))
         made = await tree.importer.ask(ImportMessages(messages=said))
         more = (*said, given("assistant", "d"))
         again = await tree.importer.ask(ImportMessages(messages=more, session_id=made.session_id))
         assert (again.turns, again.messages, again.skipped) == (1, 1, 3)
         assert [side for turn in await turns(tree, made.branch_id) for side in turn if side] == ["a", "b", "c", "d"]
+
+
+async def test_a_message_without_name_or_date_is_new_every_time(tmp_path: Path) -> None:
+    """Rather a word twice than a word lost: a script may well say "yes" once more."""
+    async with remembering(tmp_path) as tree:
+        yes = (given("user", "yes", at=None),)
+        made = await tree.importer.ask(ImportMessages(messages=yes))
+        again = await tree.importer.ask(ImportMessages(messages=yes, session_id=made.session_id))
+        assert (again.turns, again.messages, again.skipped) == (1, 1, 0)
 
 
 async def test_many_equal_messages_are_all_kept(tmp_path: Path) -> None:
@@ -382,7 +391,7 @@ async def test_the_window_of_a_branch_that_is_awake_sees_what_was_imported(tmp_p
 # stopping in the middle
 
 
-async def test_what_was_written_before_a_stop_stays_and_a_repetition_completes_it(
+async def test_what_was_written_before_the_disk_was_full_stays_and_a_repetition_completes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importer_module, "RECORDS", 8)
@@ -390,24 +399,20 @@ async def test_what_was_written_before_a_stop_stays_and_a_repetition_completes_i
     async with remembering(tmp_path) as tree:
         real, calls = tree.storage.add_imported, 0
 
-        async def slow(*args: Any) -> int:
+        async def fills_up(*args: Any) -> int:
             nonlocal calls
             calls += 1
             if calls == 4:
-                stopped.set()
-                await trio.sleep_forever()
+                raise StorageFull("the disk is full")
             return await real(*args)
 
-        stopped = trio.Event()
-        monkeypatch.setattr(tree.storage, "add_imported", slow)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(take, tree, path)
-            await stopped.wait()
-            nursery.cancel_scope.cancel()
+        with monkeypatch.context() as patched:
+            patched.setattr(tree.storage, "add_imported", fills_up)
+            with pytest.raises(StorageFull):
+                await take(tree, path)
         session = (await tree.storage.list_sessions(9, None, None)).sessions[0]
         written = len(await turns(tree, session.active_branch))
         assert 0 < written < 40
-    async with remembering(tmp_path) as tree:
         made = await take(tree, path)
         assert made.branch_id == session.active_branch
         assert made.turns == 40 - written
