@@ -30,6 +30,7 @@ from contextinfinity.daemon.actors.store import Store, StoreGate
 from contextinfinity.daemon.actors.sweeper import Sweeper
 from contextinfinity.daemon.actors.world import World
 from contextinfinity.daemon.config import Config
+from contextinfinity.daemon.core.indexing import NewChunk, index
 from contextinfinity.daemon.home import Home
 from contextinfinity.daemon.notify import inherited_sockets, notify, watchdog_seconds
 from contextinfinity.daemon.providers import registry
@@ -44,6 +45,7 @@ from contextinfinity.daemon.runtime.actor import Ref, nudge
 from contextinfinity.daemon.runtime.ids import IdMint
 from contextinfinity.daemon.runtime.supervisor import Supervisor
 from contextinfinity.daemon.storage.storage import Storage
+from contextinfinity.protocol.blocks import Message
 from contextinfinity.protocol.errors import InvalidParams
 from contextinfinity.protocol.methods import METHODS, Reloaded
 from contextinfinity.protocol.model import ActorStatus
@@ -125,7 +127,11 @@ class App:
             return lambda: JobRunner(storage, handlers, can_write=gate.can_write)
 
         embedder = workers.add("embedder", jobs(embed=embedding.run))
-        index_turns = partial(indexer.run, storage, mint, embeds, lambda: nudge(embedder))
+
+        def cut(said: Message, at: str) -> tuple[NewChunk, ...]:
+            return index(said, at, self._config.retrieval.overlap_tokens)
+
+        index_turns = partial(indexer.run, storage, mint, embeds, lambda: nudge(embedder), cut=cut)
         indexing = workers.add("indexer", jobs(index_turn=index_turns))
         world = World(storage, hub, self._models, journal, janitor, indexing, memory, mint, home.streams, gate.can_write)
         branches = Branches(branch_supervisor, world)
@@ -143,6 +149,7 @@ class App:
                 embeds,
                 self._watched,
                 can_write=gate.can_write,
+                cut=cut,
             ),
         )
         keeper = workers.add(

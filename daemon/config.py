@@ -47,6 +47,7 @@ class Retrieval(msgspec.Struct, frozen=True):
     similarity_threshold: Annotated[float, Meta(ge=-1, le=1)] | None = None
     enable_mmr: bool = True
     recency_boost: Annotated[float, Meta(ge=0, le=1)] = 0.10
+    overlap_tokens: Annotated[int, Meta(ge=0, le=200)] = 0
     idle_seconds: Positive = 300
 
 

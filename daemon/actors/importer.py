@@ -16,6 +16,7 @@ import trio
 from contextinfinity.daemon.actors.branch import AddImported
 from contextinfinity.daemon.actors.branches import Branches
 from contextinfinity.daemon.actors.hub import Hub
+from contextinfinity.daemon.actors.indexer import Cut
 from contextinfinity.daemon.core.indexing import index
 from contextinfinity.daemon.imports.base import Conversation, Damaged, Format, Record, Said, Skipped
 from contextinfinity.daemon.imports.formats import FORMATS, detect
@@ -116,7 +117,9 @@ class Importer(Actor):
         watched: Callable[[], Sequence[str]],
         *,
         can_write: Callable[[], bool],
+        cut: Cut = index,
     ) -> None:
+        self._cut = cut
         self._storage = storage
         self._branches = branches
         self._hub = hub
@@ -269,7 +272,7 @@ class Importer(Actor):
         tally.skipped += len(said) - len(fresh)
         if not fresh:
             return
-        turns = await trio.to_thread.run_sync(partial(_turns, fresh, self._mint))
+        turns = await trio.to_thread.run_sync(partial(_turns, fresh, self._mint, self._cut))
         failpoints.hit("import.prepared")
         batch = Batch(
             format=tally.format,
@@ -351,12 +354,12 @@ def _unseen(said: Sequence[Said], seen: set[str]) -> list[Said]:
     return fresh
 
 
-def _turns(said: Sequence[Said], mint: IdMint) -> tuple[ImportedTurn, ...]:
+def _turns(said: Sequence[Said], mint: IdMint, cut: Cut) -> tuple[ImportedTurn, ...]:
     made = []
     for exchange in exchanges(said):
         sides = exchange.sides()
         at = next((m.created_at for m in sides if m.created_at), now())
-        chunks = tuple((mint(), chunk) for side in sides for chunk in index(side, at))
+        chunks = tuple((mint(), chunk) for side in sides for chunk in cut(side, at))
         made.append(
             ImportedTurn(
                 user=exchange.user,

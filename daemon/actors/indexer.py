@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import trio
 
-from contextinfinity.daemon.core.indexing import index
+from contextinfinity.daemon.core.indexing import NewChunk, index
 from contextinfinity.daemon.core.jobs import is_poison
 from contextinfinity.daemon.runtime import failpoints
 from contextinfinity.daemon.runtime.ids import IdMint, now
@@ -20,15 +20,17 @@ from contextinfinity.protocol.blocks import Message
 log = logging.getLogger(__name__)
 
 INLINE_CHARACTERS = 4000
+Cut = Callable[[Message, str], tuple[NewChunk, ...]]
 
 
-async def run(storage: Storage, mint: IdMint, embeds: Callable[[], bool], done: Callable[[], None], job: Job) -> None:
+async def run(storage: Storage, mint: IdMint, embeds: Callable[[], bool], done: Callable[[], None], job: Job, *,
+              cut: Cut = index) -> None:  # fmt: skip
     """One job; a turn that cannot be cut into chunks is recorded as degraded in the end, rather than tried for ever."""
     assert job.turn_id is not None
     said, at = await storage.said_in(job.turn_id)
     failpoints.hit("index.begun")
     try:
-        indexed = await prepared(job.turn_id, said, at, mint)
+        indexed = await prepared(job.turn_id, said, at, mint, cut)
     except Exception as error:
         if not is_poison(job.attempts):
             raise
@@ -41,15 +43,15 @@ async def run(storage: Storage, mint: IdMint, embeds: Callable[[], bool], done: 
         done()
 
 
-async def prepared(turn_id: str, said: list[Message], at: str, mint: IdMint) -> IndexedTurn:
+async def prepared(turn_id: str, said: list[Message], at: str, mint: IdMint, cut: Cut) -> IndexedTurn:
     """The chunks of a turn, with ids; what is long is cut in a thread."""
 
-    def cut() -> IndexedTurn:
-        return IndexedTurn(turn_id, tuple((mint(), chunk) for one in said for chunk in index(one, at)))
+    def all_cut() -> IndexedTurn:
+        return IndexedTurn(turn_id, tuple((mint(), chunk) for one in said for chunk in cut(one, at)))
 
     if sum(len(one.rendered_text) + 1000 * (len(one.blocks) - 1) for one in said) <= INLINE_CHARACTERS:
-        return cut()
-    return await trio.to_thread.run_sync(cut)
+        return all_cut()
+    return await trio.to_thread.run_sync(all_cut)
 
 
 async def enqueue_undone(storage: Storage) -> None:

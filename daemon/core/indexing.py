@@ -12,7 +12,8 @@ from contextinfinity.daemon.core.when import posix, written
 from contextinfinity.protocol.blocks import Message, Role
 from contextinfinity.protocol.model import ChunkType
 
-RECIPE = 1
+RECIPE, MOST_OVERLAP = 1000, 200
+"""A recipe's last three digits are the overlap in tokens."""
 FRONT_CHARACTERS = 200
 ASKING = ("?", "？")  # noqa: RUF001
 
@@ -37,9 +38,10 @@ class NewChunk(msgspec.Struct, frozen=True, kw_only=True):
     asks: bool
     at: float
     passages: tuple[NewPassage, ...]
+    recipe: int = RECIPE
 
 
-def index(message: Message, at: str) -> tuple[NewChunk, ...]:
+def index(message: Message, at: str, overlap_tokens: int = 0) -> tuple[NewChunk, ...]:
     """The chunks of one message; `at` is when it was said, if the message does not know itself."""
     text = searchable(message)
     when = message.created_at or at
@@ -57,9 +59,16 @@ def index(message: Message, at: str) -> tuple[NewChunk, ...]:
             asks=text.rstrip().endswith(ASKING),
             at=posix(when) or 0.0,
             passages=tuple(NewPassage(start, end, pack(head + text[start:end])) for start, end in piece.passages),
+            recipe=RECIPE + overlap_tokens,
         )
-        for piece in chunk(message)
+        for piece in chunk(message, overlap_tokens)
     )
+
+
+def overlap_of(recipe: int) -> int | None:
+    """By how many tokens chunks that were made so overlap; None if this version makes them in another way."""
+    overlap = recipe - RECIPE
+    return overlap if 0 <= overlap <= MOST_OVERLAP else None
 
 
 def spoken(speaker: str, at: float, text: str) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from contextinfinity.daemon.core.content import searchable
 from contextinfinity.daemon.core.hot_index import Passage
-from contextinfinity.daemon.core.indexing import RECIPE, NewChunk, index
+from contextinfinity.daemon.core.indexing import NewChunk, index
 from contextinfinity.daemon.core.untrusted import Artifact
 from contextinfinity.daemon.storage import blobs, branches, jobs, messages
 from contextinfinity.daemon.storage.connection import Row, Tx
@@ -109,7 +109,7 @@ def _insert(tx: Tx, session_id: str, branch_id: str, turn_id: str, chunk_id: str
         new.speaker,
         new.asks,
         new.at,
-        RECIPE,
+        new.recipe,
     )
     for piece in new.passages:
         tx.insert(
@@ -131,10 +131,10 @@ def said_in(tx: Tx, turn_id: str) -> tuple[list[Message], str]:
     return (said[:1] if row[4] else said), row[3]
 
 
-def of_transcript(tx: Tx, turn_id: str) -> list[NewChunk]:
+def of_transcript(tx: Tx, turn_id: str, overlap_tokens: int) -> list[NewChunk]:
     """The chunks that a turn should have."""
     said, at = said_in(tx, turn_id)
-    return [chunk for one in said for chunk in index(one, at)]
+    return [chunk for one in said for chunk in index(one, at, overlap_tokens)]
 
 
 def enqueue_unindexed(tx: Tx, at: str) -> int:

@@ -13,7 +13,7 @@ import zstandard
 
 from contextinfinity.daemon.core import chain
 from contextinfinity.daemon.core.assembly import request_hash
-from contextinfinity.daemon.core.indexing import RECIPE
+from contextinfinity.daemon.core.indexing import overlap_of
 from contextinfinity.daemon.core.milestones import NEEDS, NEEDS_END, Fact
 from contextinfinity.daemon.storage import blobs, branches, chunks, journals, messages, migrations, steps
 from contextinfinity.daemon.storage.connection import DAMAGE, Row, Tx, open_reader
@@ -274,8 +274,9 @@ def _index(tx: Tx, checked: Counter[str]) -> Iterator[str]:
         "JOIN events e ON e.turn_id = t.id AND e.type = 'turn.indexed' AND json_extract(e.data, '$.degraded') IS NULL "
         "WHERE t.indexed_at IS NOT NULL"
     ):
-        if recipe in (RECIPE, None):
-            yield from _indexed(tx, checked, turn_id)
+        overlap = overlap_of(recipe) if recipe is not None else 0
+        if overlap is not None:
+            yield from _indexed(tx, checked, turn_id, overlap)
     for n, dim, done_to in tx.rows("SELECT n, dim, done_to FROM vector_spaces"):
         wrong = tx.rows(
             "SELECT p.n FROM passages p LEFT JOIN passage_vectors v ON v.space = ? AND v.passage = p.n "
@@ -289,12 +290,12 @@ def _index(tx: Tx, checked: Counter[str]) -> Iterator[str]:
             yield f"passage {passage} has no vector of {dim} numbers in space {n}"
 
 
-def _indexed(tx: Tx, checked: Counter[str], turn_id: str) -> Iterator[str]:
+def _indexed(tx: Tx, checked: Counter[str], turn_id: str, overlap: int) -> Iterator[str]:
     wanted = {
         (c.role, c.start, c.end, c.summary, c.chunk_type, c.token_est, c.content_hash, c.speaker, int(c.asks), c.at): tuple(
             (p.start, p.end, p.terms) for p in c.passages
         )
-        for c in chunks.of_transcript(tx, turn_id)
+        for c in chunks.of_transcript(tx, turn_id, overlap)
     }
     rows = tx.rows(
         "SELECT n, role, start, end, summary, chunk_type, token_est, content_hash, speaker, asks, at FROM chunks "

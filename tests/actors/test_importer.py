@@ -479,9 +479,7 @@ async def found(tree: MemoryTree, text: str) -> None:
         await trio.sleep(0.005)
 
 
-async def test_a_file_that_goes_away_while_its_folder_is_read_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_that_goes_away_while_its_folder_is_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "talks"
     folder.mkdir()
     append(folder / "a.jsonl", exchange(1))

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from contextinfinity.daemon.actors import memory as memory_module
-from contextinfinity.daemon.actors.branch import Activate, Fork, Preview, Retry, Submit
+from contextinfinity.daemon.actors.branch import Activate, Cancel, Fork, Preview, Retry, Submit
 from contextinfinity.daemon.core import ranking
 from contextinfinity.daemon.core.assembly import Assembled, last_message, request_hash
 from contextinfinity.daemon.core.untrusted import RULE
@@ -54,9 +54,7 @@ SMALL = {"working_set_tokens": 2500}
 
 async def out_of_the_window(tree: MemoryTree) -> str:
     """A branch on which the fact was said once, too long ago to be in the prompt itself."""
-    tree.models.config = msgspec.structs.replace(
-        tree.config, context=msgspec.structs.replace(tree.config.context, **SMALL)
-    )
+    tree.models.config = msgspec.structs.replace(tree.config, context=msgspec.structs.replace(tree.config.context, **SMALL))
     branch = await tree.new_branch()
     await tree.talk(branch, FACT, "noted")
     await fill(tree, branch)
@@ -225,8 +223,9 @@ async def test_turns_rolled_back_and_on_sibling_branches_are_never_quoted(tmp_pa
         turn, prompt = await ask(tree, fork.id)
         assert "rack 4" not in prompt
         assert await quoted(tree, turn) == []
-        turn, prompt = await ask(tree, fork.id, model="recall")
-        assert "rack 4" not in prompt, "not by the embedded provider either, which looks everywhere else"
+        turn, _ = await ask(tree, fork.id, model="recall")
+        assert "rack 4" not in "".join(await quoted(tree, turn)), "nor by the embedded provider, which looks everywhere"
+        assert "rack 4" not in str(tree.provider.requests[-1])
         tree.configure(scope="everything")
         _, prompt = await ask(tree, fork.id)
         assert "rack 4" not in prompt
@@ -276,6 +275,7 @@ async def test_the_embedded_provider_sees_everything_and_gets_the_quotes_beside_
         await ask(tree, branch, model="recall")
         request = tree.provider.requests[-1]
         assert request.memory[0].text == FACT
+        assert request.messages[-1].rendered_text == QUESTION, "and its prompt holds the bare question"
         assert request.memory[0].session_id == await tree.session_of(other)
 
 
@@ -390,8 +390,6 @@ async def _hang(*_: object, **__: object) -> None:
 
 
 async def test_a_cancel_while_memory_searches_ends_the_turn(tmp_path: Path) -> None:
-    from contextinfinity.daemon.actors.branch import Cancel
-
     embedder = FakeEmbedder()
     async with remembering(tmp_path, embedder, scope="everything") as tree:
         await tree.talk(await tree.new_branch(), FACT)
