@@ -133,6 +133,8 @@ class App:
 
         index_turns = partial(indexer.run, storage, mint, embeds, lambda: nudge(embedder), cut=cut)
         indexing = workers.add("indexer", jobs(index_turn=index_turns))
+        again = partial(indexer.again, storage, mint, embeds, lambda: nudge(embedder), cut=cut)
+        reindexer = workers.add("reindexer", jobs(mend_index=again, reindex=again))
         world = World(storage, hub, self._models, journal, janitor, indexing, memory, mint, home.streams, gate.can_write)
         branches = Branches(branch_supervisor, world)
         root.add_supervisor(branch_supervisor)
@@ -158,7 +160,7 @@ class App:
                 storage, memory, embedding, embedder, lambda: self._config.retrieval.idle_seconds, can_write=gate.can_write
             ),
         )
-        self._nudges = [indexing, keeper]
+        self._nudges = [indexing, reindexer, keeper]
         services = Services(
             world=world,
             branches=branches,

@@ -206,7 +206,13 @@ def _embedders(tables: Mapping[str, Any], retrieval: Any, path: Path) -> dict[st
     for name, body in tables.items():
         if name == NO_EMBEDDER:
             raise ConfigError(f"{path}: [embedders.{NO_EMBEDDER}]: {NO_EMBEDDER!r} means no embedder; choose another name")
-        found[name] = _convert(body, EmbedderSettings, f"{path.name} [embedders.{name}]")
+        base = msgspec.to_builtins(BUILT_IN_EMBEDDERS[name]) if name in BUILT_IN_EMBEDDERS else {}
+        if not isinstance(body, dict):
+            raise ConfigError(f"{path}: embedders must be tables such as [embedders.mine]")
+        made = _convert(base | body, EmbedderSettings, f"{path.name} [embedders.{name}]")
+        if made.kind == "openai" and made.url is None and made.api_key_env is None:
+            made = msgspec.structs.replace(made, api_key_env=KEY_VARIABLES["openai"])
+        found[name] = made
     if retrieval.embedder not in (NO_EMBEDDER, *found):
         raise ConfigError(
             f"{path}: retrieval.embedder {retrieval.embedder!r} is not configured; "

@@ -276,6 +276,7 @@ class RetrievalStats(Value, frozen=True, kw_only=True):
     selected: int = 0
     tokens: int = 0
     took_ms: float = 0.0
+    embed_ms: float = 0.0
     similarity_low: float | None = None
     similarity_high: float | None = None
     degraded: str | None = None

@@ -46,6 +46,9 @@ class Branches:
             return self._wake_and_answer(branch_id, envelope)
         return Ref.answer(branch_id, envelope)
 
+    def is_awake(self, branch_id: str) -> bool:
+        return branch_id in self._awake or branch_id in self._backlog
+
     async def _wake_and_answer(self, branch_id: str, envelope: Envelope) -> Any:
         with trio.CancelScope(shield=True):  # others may wait behind this one
             await self._wake_for_backlog(branch_id)

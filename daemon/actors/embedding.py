@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 BATCH = 64
 QUERY_DEADLINE = 5.0
 CONTEXT_SHARE = 0.5
-RETRY_SECONDS = 30.0
+RETRY_SECONDS, SILENCE_SECONDS = 30.0, 15.0
+LOCAL = "local:"
 NONE_CHOSEN = 'no embedder is chosen (embedder = "none"): search is lexical'
 NO_VECTORS = "no vectors have been made yet: search is lexical until then"
 
@@ -58,9 +59,16 @@ class Embedding:
         self._credentials = credentials
         self._environ = environ
         self._made: dict[str, Embedder] = {}
+        self._made_from: dict[str, object] = {}
+        self._silent_until = -1.0
+        self._refreshing = trio.Lock()
 
     async def refresh(self) -> bool:
         """Follow the configuration and what is installed; whether there is something to embed with."""
+        async with self._refreshing:
+            return await self._refresh()
+
+    async def _refresh(self) -> bool:
         name = self.config.retrieval.embedder
         target, problem = None, None
         if name != NO_EMBEDDER:
@@ -75,14 +83,14 @@ class Embedding:
         return self.target is not None
 
     async def look(self) -> None:
-        """Which space answers: the one that is whole, else the one that is being filled."""
-        spaces = await self._storage.vector_spaces()
+        """Which space answers: the one that is whole, else the one that is being filled; none if none is wanted."""
+        spaces = await self._storage.vector_spaces() if self.config.retrieval.embedder != NO_EMBEDDER else []
         ready = [s for s in spaces if s.ready]
         filling = [s for s in spaces if self.target is not None and s.name == self.target.space]
         self.active = next(reversed(ready or filling), None)
 
-    async def meaning(self, text: str) -> Meaning:
-        """The vector of a question in the space that answers."""
+    async def meaning(self, text: str, patience: float = QUERY_DEADLINE) -> Meaning:
+        """The vector of a question in the space that answers. One that was silent is not waited for again for a while."""
         if self.config.retrieval.embedder == NO_EMBEDDER:
             return Meaning(degraded=NONE_CHOSEN)
         space = self.active
@@ -93,14 +101,17 @@ class Embedding:
             if embedder is None:
                 return Meaning(degraded=f"the embedder {space.embedder!r} that made the vectors is no longer configured")
             self.used = trio.current_time()
-            with trio.fail_after(QUERY_DEADLINE):
+            if trio.current_time() < self._silent_until:
+                return Meaning(degraded=f"the embedder {space.embedder!r} did not answer lately: search is lexical")
+            with trio.fail_after(patience):
                 vector = await embedder.query(text)
         except EmbedderError as error:
             return Meaning(degraded=f"{error} (search is lexical)")
         except trio.TooSlowError:
-            return Meaning(
-                degraded=f"the embedder {space.embedder!r} did not answer in {QUERY_DEADLINE:g} s: search is lexical"
-            )
+            if not space.name.startswith(LOCAL):  # which was only loading
+                self._silent_until = trio.current_time() + SILENCE_SECONDS
+            late = f"the embedder {space.embedder!r} did not answer in {patience:g} s"
+            return Meaning(degraded=f"{late}: search is lexical")
         except Exception as error:
             log.exception("the embedder failed")
             return Meaning(degraded=f"the embedder failed ({type(error).__name__}): search is lexical")
@@ -118,6 +129,8 @@ class Embedding:
                     break
             else:
                 await self._storage.finish_embedding(None, job, now())
+                if self.target is not None and await self.left():  # it came back while this job was given up
+                    await self._storage.enqueue_job("embed", "", None, now())
         except EmbedderError as error:
             self.problem = str(error)
             log.warning("embedding waits: %s", error)
@@ -184,7 +197,13 @@ class Embedding:
 
         made = registry.make(name, settings, self.config.network, self._environ, find_key)
         space = await trio.to_thread.run_sync(lambda: made.space)  # of a file of one's own it is the file's hash
-        return self._made.setdefault(space, made)
+        source = (name, settings, self.config.network)
+        if self._made_from.get(space) != source:  # another address or key for the same vectors counts as well
+            before = self._made.get(space)
+            self._made[space], self._made_from[space] = made, source
+            if before is not None:
+                await before.rest()
+        return self._made[space]
 
     async def list(self) -> tuple[EmbedderInfo, ...]:
         """What `ctx embedder list` shows."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import msgspec
 import trio
@@ -129,20 +130,23 @@ class Importer(Actor):
         self._embeds = embeds
         self._watched = watched
         self._can_write = can_write
-        self._busy = trio.Lock()
+        self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
         self._complained: set[str] = set()
         self._kinds: dict[Path, str] = {}
-        self._marks: dict[tuple[str, str | None, Path], str] = {}
+        self._marks: dict[tuple[str, str | None, Path], tuple[str, dict[str, str]]] = {}
 
     async def start(self) -> None:
         if self._can_write():
             self.nursery.start_soon(self._watch)
 
+    def _lock(self, place: str) -> trio.Lock:
+        """A file is read by one at a time: somebody may ask for it while it is watched."""
+        return self._locks.setdefault(place, trio.Lock())
+
     async def handle(self, message: ImportMessages | ImportPath) -> Imported:
-        async with self._busy:
-            if isinstance(message, ImportMessages):
-                return await self._import_messages(message)
-            return await self._import_path(message)
+        if isinstance(message, ImportMessages):
+            return await self._import_messages(message)
+        return await self._import_path(message)
 
     async def _import_messages(self, asked: ImportMessages) -> Imported:
         tally = Tally("jsonl")
@@ -175,13 +179,23 @@ class Importer(Actor):
         tally = Tally(kind)
         for source in sources:
             seen = (kind, asked.session_id, source.file)
-            if self._marks.get(seen) == source.mark:
+            known = self._marks.get(seen)
+            if known is not None and known[0] == source.mark:
+                tally.sessions |= known[1]
                 continue
+            before = dict(tally.sessions)
             try:
-                await self._import_file(tally, form, source, asked)
-                self._marks[seen] = source.mark
+                async with self._lock(source.place):
+                    await self._import_file(tally, form, source, asked)
+                self._marks[seen] = (source.mark, {s: b for s, b in tally.sessions.items() if s not in before})
             except OSError as error:
                 tally.damage(str(source.file), f"it cannot be read: {error.strerror}")
+            except (Fault, ActorGone, AskTimeout, MailboxFull):
+                raise
+            except Exception as error:
+                log.exception("%s cannot be imported", source.file)
+                tally.damage(str(source.file), f"reading it failed ({type(error).__name__}); the daemon's log has more")
+                self._marks[seen] = (source.mark, {})  # not again until it changes
         return tally.result()
 
     async def _import_file(self, tally: Tally, form: Format, source: Source, asked: ImportPath) -> None:
@@ -189,10 +203,12 @@ class Importer(Actor):
         place = source.place if asked.session_id is None else f"{source.place}\0{asked.session_id}"
         before = await self._storage.import_position(form.name, place)
         if before is not None and before.mark == source.mark:
+            tally.sessions |= await self._storage.sessions_of_file(form.name, place)
             return
         offset = before.offset if before is not None and form.append_only and _has_grown(source, before) else 0
         records = await trio.to_thread.run_sync(form.read, source.file, offset)
         end = offset
+        touched = await self._storage.sessions_of_file(form.name, place) if offset else {}
         conversations: dict[str, Conversation] = {}
         targets: dict[str, tuple[str, str]] = {}
         held: dict[str, list[Said]] = {}
@@ -208,6 +224,7 @@ class Importer(Actor):
                     targets[key] = await self._target(tally, titled, scope, asked.session_id)
                 if upto:
                     await self._write(tally, targets[key], said[:upto])
+                    touched |= {targets[key][0]: targets[key][1]}
                 held[key] = said[upto:]
                 if not held[key]:
                     del held[key]
@@ -215,11 +232,14 @@ class Importer(Actor):
                 break
             if form.append_only and not held:
                 offset = batch[-1].offset
-                await self._storage.set_import_position(form.name, place, Position(offset, _hash(source.head), ""), now())
+                reached = Position(offset, _hash(source.head), "", await _tail_of(source, offset), touched)
+                await self._storage.set_import_position(form.name, place, reached, now())
             done = min(batch[-1].offset, source.size)
             self._hub.progress("import.progress", path=str(source.file), done=done, total=source.size, turns=tally.turns)
             end = batch[-1].offset if form.append_only else 0
-        await self._storage.set_import_position(form.name, place, Position(end, _hash(source.head), source.mark), now())
+        reached = Position(end, _hash(source.head), source.mark, await _tail_of(source, end), touched)
+        await self._storage.set_import_position(form.name, place, reached, now())
+        tally.sessions |= touched
 
     @staticmethod
     def _sort(
@@ -282,7 +302,10 @@ class Importer(Actor):
             turns=turns,
             embed=self._embeds(),
         )
-        made = await self._branches.ask(branch_id, AddImported(batch))
+        if self._branches.is_awake(branch_id):  # its actor keeps the recent turns at hand, and must know
+            made = await self._branches.ask(branch_id, AddImported(batch))
+        else:
+            made = await self._storage.add_imported(batch, now())
         failpoints.hit("import.stored")
         tally.turns += made
         tally.messages += len(fresh)
@@ -294,8 +317,7 @@ class Importer(Actor):
         while True:
             for path in self._watched():
                 try:
-                    async with self._busy:
-                        await self._import_path(ImportPath(path=path))
+                    await self._import_path(ImportPath(path=path))
                     self._complained.discard(path)
                 except (Fault, ActorGone, AskTimeout, MailboxFull) as error:
                     if path not in self._complained:
@@ -335,7 +357,21 @@ def _hash(head: bytes) -> bytes:
 def _has_grown(source: Source, before: Position) -> bool:
     """Whether what was read is still there; otherwise the file was rewritten, or another took its place."""
     known = int.from_bytes(before.head[:2], "little")
-    return source.size >= before.offset and _hash(source.head[:known]) == before.head
+    whole = source.size >= before.offset and _hash(source.head[:known]) == before.head
+    return whole and _tail(source, before.offset) == before.tail
+
+
+async def _tail_of(source: Source, offset: int) -> bytes:
+    return await trio.to_thread.run_sync(_tail, source, offset)
+
+
+def _tail(source: Source, offset: int) -> bytes:
+    """The hash of what stands right before a place: something inserted further up moves it."""
+    if not offset:
+        return b""
+    with source.file.open("rb") as opened:
+        opened.seek(max(0, offset - HEAD_BYTES))
+        return hashlib.sha256(opened.read(min(offset, HEAD_BYTES))).digest()
 
 
 def _merged(known: Conversation, more: Conversation) -> Conversation:

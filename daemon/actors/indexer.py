@@ -4,6 +4,7 @@ Vectors follow by `embedding`; neither ever holds up a conversation.
 """
 
 import logging
+import time
 from collections.abc import Callable
 
 import trio
@@ -20,6 +21,7 @@ from contextinfinity.protocol.blocks import Message
 log = logging.getLogger(__name__)
 
 INLINE_CHARACTERS = 4000
+BATCH = 50
 Cut = Callable[[Message, str], tuple[NewChunk, ...]]
 
 
@@ -54,8 +56,28 @@ async def prepared(turn_id: str, said: list[Message], at: str, mint: IdMint, cut
     return await trio.to_thread.run_sync(all_cut)
 
 
+async def again(storage: Storage, mint: IdMint, embeds: Callable[[], bool], done: Callable[[], None], job: Job, *,
+                cut: Cut = index) -> None:  # fmt: skip
+    """One job for many turns, in batches, so that nobody waits for it: all of them, or those that lack some of their index."""
+    after = 0
+    while batch := await storage.turns_to_index(after, BATCH, everything=job.type == "reindex"):
+        many = []
+        for _, turn_id in batch:
+            said, at = await storage.said_in(turn_id)
+            try:
+                many.append(await prepared(turn_id, said, at, mint, cut))
+            except Exception as error:
+                log.exception("turn %s cannot be indexed", turn_id)
+                many.append(IndexedTurn(turn_id, (), f"it could not be cut into chunks: {type(error).__name__}"))
+        made = await storage.index_turns(many, job, time.time(), now(), embed=embeds())
+        failpoints.hit("index.again")
+        after = batch[-1][0]
+        if made and embeds():
+            done()
+    await storage.finish_job(job, now())
+
+
 async def enqueue_undone(storage: Storage) -> None:
-    """At start: whatever is over and was not indexed, or has lost its chunks."""
-    found = await storage.enqueue_unindexed(now())
-    if found:
-        log.info("%d turns are indexed in the background", found)
+    """At start: whatever is over and was not indexed, or has lost some of its index."""
+    if await storage.mend_index(now()):
+        log.info("the index is mended in the background")

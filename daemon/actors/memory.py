@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import trio
 
-from contextinfinity.daemon.actors.embedding import Embedding, Meaning
+from contextinfinity.daemon.actors.embedding import QUERY_DEADLINE, Embedding, Meaning
 from contextinfinity.daemon.config import Config
 from contextinfinity.daemon.core import ranking
 from contextinfinity.daemon.core.hot_index import HotIndex, Mask, Scope
@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 
 PAGE = 5000
 MOST_WORDS = 6
-PROMPT_DEADLINE = 3.0
+PROMPT_DEADLINE, PROMPT_PATIENCE = 3.0, 0.8
+"""How long a turn waits for memory at most, and of that for the embedder: without it words have to do."""
 CONTEXT_CHARACTERS = 400
 
 
@@ -77,18 +78,20 @@ class Memory:
         self._index: HotIndex | None = None
         self._space: int | None = None
         self._vectors_to = 0
+        self._generation = 0
+        self._broken: int | None = None
         self._filling = trio.Lock()
         self._one = trio.CapacityLimiter(1)
 
     async def search(self, wanted: Search) -> MemoryFound:
         """What a person or a script asks for: no threshold, best first."""
         begun = time.perf_counter()
-        meaning = await self._meaning(wanted)
+        meaning = await self._meaning(wanted, QUERY_DEADLINE)
         most = self.config.retrieval.overfetch_k + wanted.most if wanted.diverse else wanted.most
-        index, order = await self._order(wanted, meaning, most, None)
+        index, meaning, order = await self._order(wanted, meaning, most, None)
         chosen = await self._diverse(index, order, wanted.most) if wanted.diverse else order
         located = await self._storage.located_chunks(chosen.passages)
-        hits = tuple(_hit(*row) for row in zip(located, chosen.ranked, chosen.words, strict=True))
+        hits = tuple(_hit(one, chosen.ranked[i], chosen.words[i]) for i, one in self._present(located))
         stats = SearchStats(
             candidates=order.answering,
             searched=order.searched,
@@ -99,12 +102,14 @@ class Memory:
         )
         return MemoryFound(hits, stats)
 
-    async def for_prompt(self, wanted: Awaitable[Search], budget: int, exclude: frozenset[str]) -> Recalled:
-        """What belongs into a prompt unasked; it never raises, and says what was not available."""
+    async def for_prompt(
+        self, wanted: Awaitable[Search], budget: int, exclude: frozenset[str], shown: Sequence[str]
+    ) -> Recalled:
+        """What belongs into a prompt unasked, where `shown` stands already; it never raises, and says what was missing."""
         begun = time.perf_counter()
         try:
             with trio.fail_after(PROMPT_DEADLINE):
-                return await self._for_prompt(await wanted, budget, exclude, begun)
+                return await self._for_prompt(await wanted, budget, exclude, shown, begun)
         except trio.TooSlowError:
             degraded = f"search took longer than {PROMPT_DEADLINE:g} s"
         except Exception as error:
@@ -112,10 +117,13 @@ class Memory:
             degraded = f"search failed: {type(error).__name__}"
         return Recalled(Packed(), RetrievalStats(took_ms=round((time.perf_counter() - begun) * 1e3, 2), degraded=degraded))
 
-    async def _for_prompt(self, wanted: Search, budget: int, exclude: frozenset[str], begun: float) -> Recalled:
+    async def _for_prompt(
+        self, wanted: Search, budget: int, exclude: frozenset[str], shown: Sequence[str], begun: float
+    ) -> Recalled:
         settings = self.config.retrieval
-        meaning = await self._meaning(wanted)
-        index, order = await self._order(wanted, meaning, settings.overfetch_k, exclude)
+        meaning = await self._meaning(wanted, PROMPT_PATIENCE)
+        embedded = time.perf_counter()
+        index, meaning, order = await self._order(wanted, meaning, settings.overfetch_k, exclude)
         threshold = meaning.threshold if settings.similarity_threshold is None else settings.similarity_threshold
         fitting = ranking.relevant(order.ranked, threshold)
         kept = _only(order, fitting)
@@ -123,39 +131,48 @@ class Memory:
             kept = await self._diverse(index, kept, settings.top_k)
         located = await self._storage.located_chunks(kept.passages)
         hits = [
-            Hit(artifact(one.found), one.found.chunk.summary, one.best, r.score, r.similarity)
-            for one, r in zip(located, kept.ranked, strict=True)
+            Hit(
+                artifact(one.found),
+                one.found.start,
+                one.found.chunk.summary,
+                one.best,
+                kept.ranked[i].score,
+                kept.ranked[i].similarity,
+            )
+            for i, one in self._present(located)
         ]
-        packed = pack(hits, budget, settings.top_k)
+        packed = pack(hits, budget, settings.top_k, shown)
         near = [q.similarity for q in packed.quoted if q.similarity is not None]
         stats = RetrievalStats(
             candidates=len(order.ranked),
             selected=len(packed.quoted),
             tokens=packed.tokens,
             took_ms=round((time.perf_counter() - begun) * 1e3, 2),
+            embed_ms=round((embedded - begun) * 1e3, 2),
             similarity_low=min(near, default=None),
             similarity_high=max(near, default=None),
             degraded=meaning.degraded,
         )
         return Recalled(packed, stats)
 
-    async def _meaning(self, wanted: Search) -> Meaning:
+    async def _meaning(self, wanted: Search, patience: float) -> Meaning:
         if wanted.mode == "text" or not wanted.text.strip():
             return Meaning()
         text = f"{wanted.context[-CONTEXT_CHARACTERS:]}\n{wanted.text}" if wanted.context else wanted.text
-        return await self._embedding.meaning(text)
+        return await self._embedding.meaning(ranking.gist(text), patience)
 
     async def _order(
         self, wanted: Search, meaning: Meaning, most: int, exclude: frozenset[str] | None
-    ) -> tuple[HotIndex, _Order]:
+    ) -> tuple[HotIndex, Meaning, _Order]:
         """The order of what was found; with `exclude`, without these turns and those that were asked again."""
         self.used = trio.current_time()
         index = await self._fresh()
         excluded = await self._storage.turns_left_out(exclude) if exclude is not None else []
-        if meaning.space != self._space:
-            meaning = msgspec.structs.replace(meaning, vector=None)
+        if meaning.vector is not None and (index.vectors is None or meaning.space != self._space):
+            why = "the vectors cannot be read" if self._broken is not None else "another embedder is taking over"
+            meaning = Meaning(degraded=f"{why}: search is lexical")
         rank = partial(self._rank, index, wanted, meaning, most, excluded)
-        return index, await trio.to_thread.run_sync(rank, limiter=self._one)
+        return index, meaning, await trio.to_thread.run_sync(rank, limiter=self._one)
 
     def _rank(self, index: HotIndex, wanted: Search, meaning: Meaning, most: int, excluded: list[int]) -> _Order:
         now = datetime.now(UTC)
@@ -186,6 +203,12 @@ class Memory:
             return index.chosen(index.sessions.values == index.names["session"].number(wanted.session_id))
         return index.everything()
 
+    def _present(self, located: Sequence[Located | None]) -> list[tuple[int, Located]]:
+        """Those that are still there; if rows have gone, the arrays are made anew."""
+        if None in located:
+            self.rest()
+        return [(i, one) for i, one in enumerate(located) if one is not None]
+
     async def _diverse(self, index: HotIndex, order: _Order, most: int) -> _Order:
         chosen = await trio.to_thread.run_sync(ranking.diverse, index, order.ranked, most, limiter=self._one)
         return _only(order, chosen)
@@ -193,18 +216,28 @@ class Memory:
     # keeping the index in step
 
     async def _fresh(self) -> HotIndex:
-        """The index with everything that was committed before now."""
+        """The index with everything that was committed before now; vectors that cannot be read do not hold up the words."""
         async with self._filling:
             space = self._embedding.active
-            if self._index is None or self._space != (space.n if space else None):
-                self._index = HotIndex(space.dim if space else None)
-                self._space, self._vectors_to = (space.n if space else None), 0
+            if space is not None and space.n == self._broken:
+                space = None
+            number, generation = (space.n if space is not None else None), await self._storage.index_generation()
+            if self._index is None or (self._space, self._generation) != (number, generation):
+                self._index = HotIndex(space.dim if space is not None else None)
+                self._space, self._generation, self._vectors_to = number, generation, 0
             index = self._index
             try:
                 await self._fill(index)
             except Exception:
                 self._index = None  # half filled it would be wrong for ever; a search that ran out of time leaves it whole
                 raise
+            if self._space is not None:
+                try:
+                    await self._fill_vectors(index, self._space)
+                except Exception:
+                    log.exception("the vectors cannot be read: search is lexical")
+                    self._broken, self._space = self._space, None
+                    index.forget_vectors()
             return index
 
     async def _fill(self, index: HotIndex) -> None:
@@ -213,19 +246,21 @@ class Memory:
             if rows:
                 await trio.to_thread.run_sync(index.append, rows, limiter=self._one)
             if len(rows) < PAGE:
-                break
-        while self._space is not None:
-            numbers, raw = await self._storage.vectors_after(self._space, self._vectors_to, PAGE)
+                return
+
+    async def _fill_vectors(self, index: HotIndex, space: int) -> None:
+        while True:
+            numbers, raw = await self._storage.vectors_after(space, self._vectors_to, PAGE)
             known = [n for n in numbers if n <= index.newest]
             if known:
                 await trio.to_thread.run_sync(_put, index, known, raw, limiter=self._one)
                 self._vectors_to = known[-1]
             if len(known) < PAGE:
-                break
+                return
 
     def rest(self) -> None:
         """Let go of the arrays; the next search fills them again."""
-        self._index = None
+        self._index = self._broken = None
 
 
 def _put(index: HotIndex, numbers: list[int], raw: bytes) -> None:

@@ -17,7 +17,8 @@ async def recall(
     """Quotes for this prompt. The embedded provider answers from them, so for it the recent turns count too."""
     shown = frozenset() if everywhere else frozenset(piece.turn_id for piece in assembled.pieces)
     wanted = _wanted(world, branch_id, assembled, said.rendered_text, tz, everywhere=everywhere)
-    return await world.memory.for_prompt(wanted, assembled.budget.retrieval_budget, shown)
+    texts = () if everywhere else tuple(m.rendered_text for m in (*assembled.pending(), said))
+    return await world.memory.for_prompt(wanted, assembled.budget.retrieval_budget, shown, texts)
 
 
 async def _wanted(world: World, branch_id: str, assembled: Assembled, text: str, tz: str | None, *, everywhere: bool) -> Search:

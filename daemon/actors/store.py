@@ -85,7 +85,7 @@ class Store(Actor):
 
     async def _examine(self) -> None:
         """After a failed write nothing is trusted before it was verified from disk."""
-        report = await trio.to_thread.run_sync(verify.check, self._path, self._streams)
+        report = await trio.to_thread.run_sync(partial(verify.check, self._path, self._streams, index=False))
         if report.ok:
             self._suspicion.unlink(missing_ok=True)
         self._gate.damage = None if report.ok else report.problems[0]

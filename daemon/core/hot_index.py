@@ -182,6 +182,11 @@ class HotIndex:
         if self._mean is not None:
             self._place(places, vectors @ self._mean)
 
+    def forget_vectors(self) -> None:
+        """Go on with words alone."""
+        self.vectors = None
+        self.has_vector.values[:] = False
+
     def centre(self) -> tuple[Floats, Floats, Floats]:
         """The mean of all vectors, how far each lies along it, and what brings the rest of it back to unit length.
 
@@ -257,6 +262,10 @@ class HotIndex:
         low, high = np.searchsorted(order, wanted, "left"), np.searchsorted(order, wanted, "right")
         tail = np.flatnonzero(self._tokens.values[len(places) :] == term).astype(np.int32) + np.int32(len(places))
         return np.concatenate((places[low:high], tail)) if len(tail) else places[low:high]
+
+    def count(self, term: int) -> int:
+        """How often a term stands anywhere."""
+        return len(self.occurrences(term))
 
     def documents(self, places: NDArray[np.int32]) -> NDArray[np.int32]:
         """The passages that these places lie in."""

@@ -18,20 +18,29 @@ CHARACTERS_PER_TOKEN = 3
 
 
 class Quoted(msgspec.Struct, frozen=True):
-    """A quote by reference, as a step's recipe keeps it: offsets within the chunk's text."""
+    """A quote by reference, as a step's recipe keeps it: a stretch of what one side of a turn said.
+
+    It does not depend on the index, which may be made anew; `start` and `end` are offsets within the stretch.
+    """
 
     chunk_id: str
+    turn_id: str
+    role: str
+    begin: int
+    length: int
     form: Form
     start: int
     end: int
     score: float
     similarity: float | None = None
+    summary: str = ""
 
 
 class Hit(msgspec.Struct, frozen=True):
     """A chunk that was found; `best` is where in its text the passage lies that matched."""
 
     artifact: Artifact
+    begin: int
     summary: str
     best: tuple[int, int]
     score: float
@@ -44,20 +53,32 @@ class Packed(msgspec.Struct, frozen=True):
     tokens: int = 0
 
 
-def pack(hits: Sequence[Hit], budget: int, most: int) -> Packed:
-    """At most `most` of the hits, best first, then shown oldest first so that they read as they happened."""
+def pack(hits: Sequence[Hit], budget: int, most: int, shown: Sequence[str] = ()) -> Packed:
+    """At most `most` of the hits, best first, then shown oldest first so that they read as they happened.
+
+    `shown` is what stands in the prompt word for word; nothing is said twice.
+    """
+    said = [_normal(text) for text in shown]
     chosen: list[tuple[Quoted, Artifact]] = []
     left = budget - FRAME_TOKENS
     for hit in hits:
         if len(chosen) == most:
             break
+        words = _normal(hit.artifact.text)
+        if any(words in known for known in said):
+            continue  # the same was said before, or stands in the prompt already
         fitted = _fit(hit, left if not chosen else min(left, max(budget // SHARE, LEAST_SLICE)))
         if fitted is None:
             continue
         left -= cost(fitted[1].text)
+        said.append(words)
         chosen.append(fitted)
     chosen.sort(key=lambda pair: (pair[1].at, pair[1].chunk_id))
     return Packed(tuple(q for q, _ in chosen), tuple(a for _, a in chosen), budget - left if chosen else 0)
+
+
+def _normal(text: str) -> str:
+    return " ".join(text.casefold().split())
 
 
 def cost(text: str) -> int:
@@ -88,7 +109,20 @@ def _fit(hit: Hit, room: int) -> tuple[Quoted, Artifact] | None:
 def _as(hit: Hit, form: Form, start: int, end: int) -> tuple[Quoted, Artifact]:
     words = quote(hit.artifact.text, hit.summary, form, start, end)
     near = round(hit.similarity, 4) if hit.similarity is not None else None
-    made = Quoted(hit.artifact.chunk_id, form, start, end, round(hit.score, 4), near)
+    one = hit.artifact
+    made = Quoted(
+        chunk_id=one.chunk_id,
+        turn_id=one.turn_id,
+        role=one.role,
+        begin=hit.begin,
+        length=len(one.text),
+        form=form,
+        start=start,
+        end=end,
+        score=round(hit.score, 4),
+        similarity=near,
+        summary=hit.summary if form == "summary" else "",
+    )
     return made, msgspec.structs.replace(hit.artifact, text=words)
 
 
@@ -98,5 +132,6 @@ def _around(text: str, best: tuple[int, int], room: int) -> tuple[int, int]:
     if len(text[start:end].encode()) > room:
         end = start + len(text[start:end].encode()[: max(0, room)].decode(errors="ignore"))
         return start, end
-    extra = (room - len(text[start:end].encode())) // 8
+    widest = 4 if not text.isascii() else 1
+    extra = (room - len(text[start:end].encode())) // (2 * widest)
     return max(0, start - extra), min(len(text), end + extra)

@@ -24,6 +24,7 @@ DAY = 86_400.0
 CONTEXT_WEIGHT = 0.3
 FEW_TERMS = 2
 MOST_TERMS, MOST_CHARACTERS = 64, 20_000
+LEAST_GIST, GIST_CHARACTERS = 15, 1000
 COVERED = 0.5
 RELEVANCE = 0.7
 
@@ -70,7 +71,7 @@ def is_follow_up(text: str) -> bool:
 
 def question(index: HotIndex, text: str, context: str = "", dates: Sequence[Span] = ()) -> Question:
     """The terms of a text of any size; those of `context` count less."""
-    own = terms(text[:MOST_CHARACTERS])
+    own = terms(_ends(text))
     flow = [Term(number) for number in own.flow]
     wholes = [Term(number) for number in own.wholes]
     if context:
@@ -86,9 +87,23 @@ def _rarest(index: HotIndex, flow: Sequence[Term], wholes: Sequence[Term]) -> se
     numbers = list(dict.fromkeys(term.number for term in (*flow, *wholes)))
     if len(numbers) <= MOST_TERMS:
         return set(numbers)
-    counts = {number: len(index.occurrences(number)) for number in numbers}
-    there = sorted((n for n in numbers if counts[n]), key=lambda n: (counts[n], numbers.index(n)))
-    return set(there[:MOST_TERMS])
+    counts = {number: count for number in numbers if (count := index.count(number))}
+    return set(sorted(counts, key=counts.__getitem__)[:MOST_TERMS])
+
+
+def _ends(text: str) -> str:
+    """Of a pasted page its beginning and its end: the question stands before it or behind it."""
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    return f"{text[: MOST_CHARACTERS // 2]}\n{text[-MOST_CHARACTERS // 2 :]}"
+
+
+def gist(text: str) -> str:
+    """What an embedder, which reads a page at most, is given of a long text: its last paragraph, or its end."""
+    if len(text) <= GIST_CHARACTERS:
+        return text
+    last = text.rstrip().rpartition("\n\n")[2]
+    return last if LEAST_GIST <= len(last) <= GIST_CHARACTERS else text[-GIST_CHARACTERS:]
 
 
 class Ranking(msgspec.Struct, frozen=True):

@@ -20,6 +20,8 @@ PAIR_WEIGHT = 0.4
 GIVER, GIVER_FLOOR = 33.0, 15.0
 SITTING_K1, SITTING_B = 1.2, 0.75
 BEST_OF_SITTING = 3
+UNHEARD = 0.5
+"""A word that stands nowhere counts half as much as one that stands once, when it is asked how much of a question is held."""
 DENSE = 16
 """A term that more than one passage in so many holds is spread over all at once."""
 
@@ -53,12 +55,14 @@ def lexical(index: HotIndex, scope: Scope, flow: Sequence[Term], wholes: Sequenc
     for term in _merged([*flow, *wholes]):
         places[term.number] = index.occurrences(term.number)
         holders, times = _holders(index, scope, places[term.number])
+        rare = term.weight * _idf(count, max(1, len(holders)))
         if not len(holders):
-            rarity += term.weight * _idf(count, 0)
+            rarity += UNHEARD * rare
             continue
         spread = _spread(scope, holders, times, lengths.giver, BEFORE, AFTER)
-        rarity += term.weight * _add(scores, spread, lengths.norm, term.weight)
-        covered[holders] += term.weight * _idf(count, len(holders))
+        _add(scores, spread, lengths.norm, term.weight)
+        rarity += rare
+        covered[holders] += rare
         _add_sittings(sittings, scope, holders, times, lengths.sitting_norm, term.weight)
     for (first, second), weight in _pairs(flow).items():
         both = np.intersect1d(places[first] + 1, places[second], assume_unique=True)
@@ -150,11 +154,10 @@ def _spread_densely(scope: Scope, holders: NDArray[np.int64], times: Doubles, gi
     return reached, dense[reached]
 
 
-def _add(scores: Doubles, spread: tuple[NDArray[np.int64], Doubles], norm: Floats, weight: float) -> float:
+def _add(scores: Doubles, spread: tuple[NDArray[np.int64], Doubles], norm: Floats, weight: float) -> None:
     reached, frequency = spread
     idf = _idf(len(scores), len(reached))
     scores[reached] += weight * idf * K1 * frequency / (frequency + norm[reached])
-    return idf
 
 
 def _add_sittings(sittings: Doubles, scope: Scope, holders: NDArray[np.int64], times: Doubles, norm: Floats,
@@ -231,5 +234,6 @@ def _best_three(z: Doubles, sitting: NDArray[np.int32]) -> Doubles:
         real = np.isfinite(best)
         total[real] += best[real]
         counted += real
-        left[left == best[sitting]] = -np.inf
+        first = np.flatnonzero(left == best[sitting])
+        left[first[np.unique(sitting[first], return_index=True)[1]]] = -np.inf  # one of equals at a time
     return total / np.maximum(counted, 1)

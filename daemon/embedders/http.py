@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_ENV = "OPENAI_API_KEY"
-BATCH = 64
+BATCH, TEI_BATCH = 64, 32
+"""A TEI server takes no more at once unless it was started with another limit."""
 CONNECT_S = 5.0
 READ_S = 30.0
 ANSWER_S = 120.0
@@ -106,7 +107,8 @@ class HttpEmbedder:
         return THRESHOLDS.get(self._settings.model, DEFAULT_THRESHOLD)
 
     async def documents(self, texts: Sequence[str]) -> Vectors:
-        parts = [await self._embed(texts[start : start + BATCH]) for start in range(0, len(texts), BATCH)]
+        most = TEI_BATCH if self._settings.style == "tei" and self._settings.kind == "http" else BATCH
+        parts = [await self._embed(texts[start : start + most]) for start in range(0, len(texts), most)]
         return np.concatenate(parts) if parts else np.empty((0, self._dim or 0), dtype=np.float32)
 
     async def query(self, text: str) -> Vectors:

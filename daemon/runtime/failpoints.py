@@ -29,6 +29,7 @@ NAMES = (
     "index.begun",
     "index.prepared",
     "index.stored",
+    "index.again",
     "embed.made",
     "embed.stored",
     "embed.finished",

@@ -6,6 +6,7 @@ Texts are not stored again: a chunk knows its message and offsets. Everything he
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import apsw
 import msgspec
 
 from contextinfinity.daemon.core.content import searchable
@@ -13,10 +14,10 @@ from contextinfinity.daemon.core.hot_index import Passage
 from contextinfinity.daemon.core.indexing import NewChunk, index
 from contextinfinity.daemon.core.untrusted import Artifact
 from contextinfinity.daemon.storage import blobs, branches, jobs, messages
-from contextinfinity.daemon.storage.connection import Row, Tx
+from contextinfinity.daemon.storage.connection import DAMAGE, Row, Tx
 from contextinfinity.daemon.storage.jobs import Job
 from contextinfinity.protocol.blocks import Message, message
-from contextinfinity.protocol.errors import NotFound
+from contextinfinity.protocol.errors import InvalidState, NotFound
 from contextinfinity.protocol.model import Chunk
 
 _CHUNK = (
@@ -54,13 +55,33 @@ class Found(msgspec.Struct, frozen=True):
     chunk: Chunk
     turn_seq: int
     said: Message
+    start: int
 
 
 def index_turn(tx: Tx, indexed: IndexedTurn, at: str, job: Job | None = None, *, embed: bool = False) -> int:
-    """TX-C: chunks, passages and the milestone together. Again it changes nothing; the number of new chunks."""
+    """TX-C: chunks, passages and the milestone together. Again it changes nothing, unless something was not as it should be.
+
+    The number of new chunks.
+    """
     jobs.finish(tx, job, at)
+    try:
+        return _index_turn(tx, indexed, at, embed=embed)
+    except DAMAGE as error:  # of the index only: conversations go on
+        raise InvalidState(f"the index is damaged ({error}): restart the daemon, which makes it anew", damaged=True) from None
+
+
+def index_turns(tx: Tx, many: Sequence[IndexedTurn], job: Job, clock: float, at: str, *, embed: bool) -> int:
+    """The same for many at once, by a job that goes on."""
+    jobs.extend(tx, job, clock, at)
+    return sum(_index_turn(tx, indexed, at, embed=embed) for indexed in many)
+
+
+def _index_turn(tx: Tx, indexed: IndexedTurn, at: str, *, embed: bool) -> int:
     row = tx.row("SELECT session_id, branch_id, indexed_at FROM turns WHERE id = ?", indexed.turn_id)
     assert row is not None
+    wanted = [new for _, new in indexed.chunks]
+    if not _is_as(tx, indexed.turn_id, wanted):
+        _remove(tx, indexed.turn_id)
     made = sum(_insert(tx, row[0], row[1], indexed.turn_id, *new) for new in indexed.chunks)
     if row[2] is None:
         tx.run("UPDATE turns SET indexed_at = ? WHERE id = ?", at, indexed.turn_id)
@@ -68,6 +89,36 @@ def index_turn(tx: Tx, indexed: IndexedTurn, at: str, job: Job | None = None, *,
     if embed and made:
         jobs.enqueue(tx, "embed", "", None, at)
     return made
+
+
+def _is_as(tx: Tx, turn_id: str, wanted: Sequence[NewChunk]) -> bool:
+    """Whether what is there, if anything, is what there should be."""
+    found = tx.rows("SELECT n, chunk_type, content_hash, role, start, end, recipe FROM chunks WHERE source_turn = ?", turn_id)
+    if not found:
+        return True
+    should: dict[tuple[str, bytes], object] = {}
+    for c in wanted:
+        places = tuple((p.start, p.end, p.terms) for p in c.passages)
+        should.setdefault((c.chunk_type, c.content_hash), ((c.role, c.start, c.end, c.recipe), places))
+    for n, kind, hashed, *rest in found:
+        passages = tuple(tx.rows("SELECT start, end, terms FROM passages WHERE chunk = ? ORDER BY n", n))
+        if should.pop((kind, hashed), None) != (tuple(rest), passages):
+            return False
+    return not should
+
+
+def _remove(tx: Tx, turn_id: str) -> None:
+    """Whoever holds the index in memory is told by its generation that something went."""
+    passages = "SELECT p.n FROM passages p JOIN chunks c ON c.n = p.chunk WHERE c.source_turn = ?"
+    tx.run(f"DELETE FROM passage_vectors WHERE passage IN ({passages})", turn_id)
+    tx.run("DELETE FROM passages WHERE chunk IN (SELECT n FROM chunks WHERE source_turn = ?)", turn_id)
+    tx.run("DELETE FROM chunks WHERE source_turn = ?", turn_id)
+    tx.run("UPDATE meta SET value = value + 1 WHERE key = 'index_generation'")
+
+
+def generation(tx: Tx) -> int:
+    row = tx.row("SELECT value FROM meta WHERE key = 'index_generation'")
+    return int(row[0]) if row is not None else 0
 
 
 def index_new(tx: Tx, session_id: str, branch_id: str, indexed: IndexedTurn, at: str) -> None:
@@ -137,23 +188,47 @@ def of_transcript(tx: Tx, turn_id: str, overlap_tokens: int) -> list[NewChunk]:
     return [chunk for one in said for chunk in index(one, at, overlap_tokens)]
 
 
-def enqueue_unindexed(tx: Tx, at: str) -> int:
-    """At start: every turn that is over and not indexed, or whose chunks are gone, is indexed again."""
-    rows = tx.rows(
-        "SELECT t.branch_id, t.id FROM turns t WHERE t.owner = ? AND (t.finalized_at IS NOT NULL OR t.failed_at IS NOT NULL) "
-        "AND (t.indexed_at IS NULL OR NOT EXISTS (SELECT 1 FROM chunks c WHERE c.source_turn = t.id)) ORDER BY t.n",
-        tx.owner,
-    )
-    return sum(jobs.enqueue(tx, "index_turn", branch_id, turn_id, at) for branch_id, turn_id in rows)
+_LACKING = (
+    "(t.indexed_at IS NULL OR NOT EXISTS (SELECT 1 FROM chunks c WHERE c.source_turn = t.id) OR EXISTS (SELECT 1 FROM chunks c "
+    "WHERE c.source_turn = t.id AND NOT EXISTS (SELECT 1 FROM passages p WHERE p.chunk = c.n)))"
+)
+_OVER = "(t.finalized_at IS NOT NULL OR t.failed_at IS NOT NULL)"
 
 
-def enqueue_all(tx: Tx, at: str) -> int:
-    """Index every turn again; what is there already stays."""
+def to_index(tx: Tx, after: int, limit: int, *, everything: bool) -> list[tuple[int, str]]:
+    """Turns that are over, by number: all, or those that lack some of their index."""
+    lacking = "" if everything else f" AND {_LACKING}"
     rows = tx.rows(
-        "SELECT branch_id, id FROM turns WHERE owner = ? AND (finalized_at IS NOT NULL OR failed_at IS NOT NULL) ORDER BY n",
+        f"SELECT t.n, t.id FROM turns t WHERE t.owner = ? AND t.n > ? AND {_OVER}{lacking} ORDER BY t.n LIMIT ?",
         tx.owner,
+        after,
+        limit,
     )
-    return sum(jobs.enqueue(tx, "index_turn", branch_id, turn_id, at) for branch_id, turn_id in rows)
+    return [(row[0], row[1]) for row in rows]
+
+
+def mend(tx: Tx, at: str) -> bool:
+    """At start: ask for what is missing of the index. Whether there is anything."""
+    lacking = bool(to_index(tx, 0, 1, everything=False))
+    if lacking:
+        jobs.enqueue(tx, "mend_index", "", None, at)
+    return vectors_lack(tx) or lacking
+
+
+def vectors_lack(tx: Tx) -> bool:
+    """A space is filled again from where its first vector is missing."""
+    found = False
+    for n, done_to in tx.rows("SELECT n, done_to FROM vector_spaces"):
+        row = tx.row(
+            "SELECT min(p.n) FROM passages p LEFT JOIN passage_vectors v ON v.space = ? AND v.passage = p.n "
+            "WHERE p.n <= ? AND v.passage IS NULL",
+            n,
+            done_to,
+        )
+        if row is not None and row[0] is not None:
+            tx.run("UPDATE vector_spaces SET done_to = ? WHERE n = ?", row[0] - 1, n)
+            found = True
+    return found
 
 
 def passages_after(tx: Tx, n: int, limit: int) -> list[Passage]:
@@ -178,8 +253,8 @@ def found(tx: Tx, numbers: Sequence[int]) -> list[Found]:
     return [_found(tx, rows[n]) for n in numbers if n in rows]
 
 
-def located(tx: Tx, passages: Sequence[int]) -> list[Located]:
-    """The chunks that these passages are of, in the order asked for."""
+def located(tx: Tx, passages: Sequence[int]) -> list[Located | None]:
+    """The chunks that these passages are of, in the order asked for; None for one that is gone."""
     marks = ",".join("?" * len(passages))
     rows = tx.rows(
         "SELECT p.n, c.n, p.start - c.start, p.end - c.start FROM passages p JOIN chunks c ON c.n = p.chunk "
@@ -189,9 +264,8 @@ def located(tx: Tx, passages: Sequence[int]) -> list[Located]:
     places = {row[0]: row[1:] for row in rows}
     known = {one.n: one for one in found(tx, sorted({row[1] for row in rows}))}
     return [
-        _located(tx, known[places[n][0]], (places[n][1], places[n][2]))
+        _located(tx, known[places[n][0]], (places[n][1], places[n][2])) if n in places and places[n][0] in known else None
         for n in passages
-        if n in places and places[n][0] in known
     ]
 
 
@@ -296,7 +370,11 @@ def left_out(tx: Tx, turn_ids: Collection[str]) -> list[int]:
 
 
 def of_turn(tx: Tx, turn_id: str) -> tuple[str, ...]:
-    return tuple(row[0] for row in tx.rows("SELECT id FROM chunks WHERE source_turn = ? ORDER BY n", turn_id))
+    """A turn can be read whatever has become of the index."""
+    try:
+        return tuple(row[0] for row in tx.rows("SELECT id FROM chunks WHERE source_turn = ? ORDER BY n", turn_id))
+    except apsw.Error:
+        return ()
 
 
 def neighbours(tx: Tx, turn_id: str, before: int, after: int) -> list[tuple[str, int, Message]]:
@@ -348,4 +426,4 @@ def _found(tx: Tx, row: Row) -> Found:
         content_hash=row[10].hex(),
         created_at=said.created_at or row[12],
     )
-    return Found(row[16], chunk, row[11], said)
+    return Found(row[16], chunk, row[11], said, row[5])

@@ -13,6 +13,7 @@ import apsw
 
 from contextinfinity.daemon.storage import migrations
 from contextinfinity.daemon.storage.connection import Job, open_reader, open_writer, read_batch, write_batch
+from contextinfinity.daemon.storage.repair import repair
 from contextinfinity.protocol.errors import InvalidState
 
 Batch = Callable[[Sequence[Job]], list[tuple[Any, BaseException | None]]]
@@ -52,6 +53,7 @@ def _open(
             opened.callback(writer.close)
             path.chmod(0o600)
             migrations.migrate(writer, backups, at)
+            repair(writer)
         reading = []
         for _ in range(readers):
             reading.append(open_reader(path))

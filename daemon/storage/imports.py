@@ -38,11 +38,16 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far a file was read: the hash of its beginning tells whether it is still the same, `mark` whether it changed."""
+    """How far a file was read: hashes of its beginning and of what stands before the place tell whether it is still the same.
+
+    `mark` tells whether it changed at all, `sessions` (with their branches) where its conversations went.
+    """
 
     offset: int
     head: bytes
     mark: str
+    tail: bytes = b""
+    sessions: dict[str, str] = {}
 
 
 def known_ids(tx: Tx, session_id: str, external_ids: Sequence[str]) -> set[str]:
@@ -137,19 +142,38 @@ def _insert(tx: Tx, batch: Batch, turn: ImportedTurn, seq: int, state: str, head
 
 def position(tx: Tx, kind: str, path: str) -> Position | None:
     row = tx.row(
-        "SELECT offset, head, mark FROM import_files WHERE owner = ? AND format = ? AND path = ?", tx.owner, kind, path
+        "SELECT offset, head, mark, tail, sessions FROM import_files WHERE owner = ? AND format = ? AND path = ?",
+        tx.owner,
+        kind,
+        path,
     )
-    return Position(row[0], bytes(row[1]), row[2]) if row is not None else None
+    if row is None:
+        return None
+    return Position(row[0], bytes(row[1]), row[2], bytes(row[3]), msgspec.json.decode(row[4], type=dict[str, str]))
+
+
+def sessions_of_file(tx: Tx, kind: str, path: str) -> dict[str, str]:
+    """Where the conversations of a file went, each with the branch that is active there now."""
+    known = position(tx, kind, path)
+    found = {}
+    for session_id in known.sessions if known is not None else {}:
+        row = tx.row("SELECT active_branch FROM sessions WHERE id = ?", session_id)
+        if row is not None:
+            found[session_id] = str(row[0])
+    return found
 
 
 def set_position(tx: Tx, kind: str, path: str, reached: Position, at: str) -> None:
     tx.run(
-        "INSERT OR REPLACE INTO import_files(owner, format, path, offset, head, mark, updated_at) VALUES (?,?,?,?,?,?,?)",
+        "INSERT OR REPLACE INTO import_files(owner, format, path, offset, head, mark, tail, sessions, updated_at) "
+        "VALUES (?,?,?,?,?,?,?,?,?)",
         tx.owner,
         kind,
         path,
         reached.offset,
         reached.head,
         reached.mark,
+        reached.tail,
+        msgspec.json.encode(reached.sessions).decode(),
         at,
     )

@@ -12,10 +12,10 @@ from contextinfinity.daemon.storage.connection import Row, Tx
 from contextinfinity.protocol.errors import Conflict
 from contextinfinity.protocol.model import JobCounts
 
-JobType = Literal["reconcile_stream", "index_turn", "embed"]
+JobType = Literal["reconcile_stream", "index_turn", "mend_index", "reindex", "embed"]
 
 
-PLENTIFUL: frozenset[str] = frozenset({"index_turn", "embed"})
+PLENTIFUL: frozenset[str] = frozenset({"index_turn", "mend_index", "reindex", "embed"})
 """Every turn has its job of these kinds: what they did is to be seen elsewhere, so done ones are not kept."""
 
 

@@ -96,7 +96,7 @@ CREATE TRIGGER turns_imported_frozen BEFORE UPDATE OF imported ON turns WHEN NEW
   BEGIN SELECT RAISE(ABORT, 'turns: what was written is immutable'); END;
 CREATE INDEX turns_unindexed ON turns(branch_id) WHERE indexed_at IS NULL;
 CREATE INDEX turns_by_indexing ON turns(indexed_at) WHERE indexed_at IS NOT NULL;
-INSERT INTO meta(key, value) VALUES ('memory_secret', randomblob(32));
+INSERT INTO meta(key, value) VALUES ('memory_secret', randomblob(32)), ('index_generation', 0);
 
 CREATE TABLE chunks (
   n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL,
@@ -107,8 +107,8 @@ CREATE TABLE chunks (
   UNIQUE (source_turn, chunk_type, content_hash));
 CREATE INDEX chunks_by_session ON chunks(session_id);
 CREATE TABLE passages (
-  n INTEGER PRIMARY KEY, chunk INTEGER NOT NULL REFERENCES chunks(n), start INTEGER NOT NULL, end INTEGER NOT NULL,
-  terms BLOB NOT NULL);
+  n INTEGER PRIMARY KEY AUTOINCREMENT, chunk INTEGER NOT NULL REFERENCES chunks(n), start INTEGER NOT NULL,
+  end INTEGER NOT NULL, terms BLOB NOT NULL);
 CREATE INDEX passages_by_chunk ON passages(chunk);
 
 CREATE TABLE vector_spaces (
@@ -122,7 +122,7 @@ CREATE TRIGGER passage_vectors_fit BEFORE INSERT ON passage_vectors
   BEGIN SELECT RAISE(ABORT, 'passage_vectors: a vector has the dimension of its space'); END;
 
 CREATE TABLE retrievals (
-  turn_id TEXT NOT NULL REFERENCES turns(id), chunk_id TEXT NOT NULL REFERENCES chunks(id), rank INTEGER NOT NULL,
+  turn_id TEXT NOT NULL REFERENCES turns(id), chunk_id TEXT NOT NULL, rank INTEGER NOT NULL,
   score REAL NOT NULL, similarity REAL, PRIMARY KEY (turn_id, chunk_id)) WITHOUT ROWID;
 
 CREATE TABLE external_ids (
@@ -133,7 +133,8 @@ CREATE TABLE import_sessions (
   branch_id TEXT NOT NULL REFERENCES branches(id), PRIMARY KEY (owner, format, key)) WITHOUT ROWID;
 CREATE TABLE import_files (
   owner TEXT NOT NULL, format TEXT NOT NULL, path TEXT NOT NULL, offset INTEGER NOT NULL, head BLOB NOT NULL,
-  mark TEXT NOT NULL, updated_at TEXT NOT NULL, PRIMARY KEY (owner, format, path)) WITHOUT ROWID;
+  mark TEXT NOT NULL, tail BLOB NOT NULL, sessions TEXT NOT NULL, updated_at TEXT NOT NULL,
+  PRIMARY KEY (owner, format, path)) WITHOUT ROWID;
 """
 
 # What was written stays as it was: columns of content may go from NULL to a value once, and nothing may be removed.
@@ -229,7 +230,7 @@ def migrate(db: apsw.Connection, backups: Path, at: str, migrations: list[tuple[
                 "CREATE TABLE IF NOT EXISTS migrations "
                 "(version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TEXT NOT NULL)"
             ).fetchall()
-            for statement in _statements(script):
+            for statement in statements(script):
                 failpoints.hit("migration.statement")
                 db.execute(statement).fetchall()
             db.execute("INSERT INTO migrations VALUES (?,?,?)", (number, name, at)).fetchall()
@@ -241,7 +242,7 @@ def migrate(db: apsw.Connection, backups: Path, at: str, migrations: list[tuple[
     return ran
 
 
-def _statements(script: str) -> list[str]:
+def statements(script: str) -> list[str]:
     """One by one, so that a test can stop between any two."""
     found, begun = [], ""
     for piece in script.split(";"):

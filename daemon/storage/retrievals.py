@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import apsw
+
 from contextinfinity.daemon.core.packing import Quoted
 from contextinfinity.daemon.storage.connection import Tx
 
@@ -19,4 +21,8 @@ def add(tx: Tx, turn_id: str, quoted: Sequence[Quoted]) -> None:
 
 
 def of_turn(tx: Tx, turn_id: str) -> tuple[str, ...]:
-    return tuple(row[0] for row in tx.rows("SELECT chunk_id FROM retrievals WHERE turn_id = ? ORDER BY rank", turn_id))
+    """A turn can be read whatever has become of the index."""
+    try:
+        return tuple(row[0] for row in tx.rows("SELECT chunk_id FROM retrievals WHERE turn_id = ? ORDER BY rank", turn_id))
+    except apsw.Error:
+        return ()

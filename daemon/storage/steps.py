@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from contextinfinity.daemon.core import untrusted
+from contextinfinity.daemon.core.content import searchable
 from contextinfinity.daemon.core.packing import Quoted, quote
 from contextinfinity.daemon.core.untrusted import Artifact
 from contextinfinity.daemon.storage import blobs, branches, chunks, messages
@@ -174,10 +175,17 @@ def secret(tx: Tx) -> bytes:
 
 
 def artifact(tx: Tx, quoted: Quoted) -> Artifact:
-    """A quote put together again from its chunk."""
-    found = chunks.by_id(tx, quoted.chunk_id)
-    words = quote(found.chunk.text, found.chunk.summary, quoted.form, quoted.start, quoted.end)
-    return msgspec.structs.replace(chunks.artifact(found), text=words)
+    """A quote put together again from what was said."""
+    row = tx.row(
+        "SELECT session_id, created_at, user_message, final_assistant_message, partial_text FROM turns WHERE id = ?",
+        quoted.turn_id,
+    )
+    assert row is not None
+    said = next(m for m in chunks.both_sides(tx, row[2], row[3], row[4], row[1]) if m.role == quoted.role)
+    whole = searchable(said)[quoted.begin : quoted.begin + quoted.length]
+    words = quote(whole, quoted.summary, quoted.form, quoted.start, quoted.end)
+    at = said.created_at or row[1]
+    return Artifact(quoted.chunk_id, quoted.turn_id, row[0], quoted.role, said.speaker or said.role, at, words)
 
 
 def _documents(tx: Tx, branch_id: str, turns: Turns) -> list[bytes]:

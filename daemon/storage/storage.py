@@ -196,11 +196,17 @@ class Storage:
     async def said_in(self, turn_id: str) -> tuple[list[Message], str]:
         return await self._read(chunks.said_in, turn_id)
 
-    async def enqueue_unindexed(self, at: str) -> int:
-        return await self._write(chunks.enqueue_unindexed, at)
+    async def index_turns(self, many: list[chunks.IndexedTurn], job: Job, clock: float, at: str, *, embed: bool) -> int:
+        return await self._write(chunks.index_turns, many, job, clock, at, embed=embed)
 
-    async def enqueue_all_turns(self, at: str) -> int:
-        return await self._write(chunks.enqueue_all, at)
+    async def turns_to_index(self, after: int, limit: int, *, everything: bool) -> list[tuple[int, str]]:
+        return await self._read(chunks.to_index, after, limit, everything=everything)
+
+    async def mend_index(self, at: str) -> bool:
+        return await self._write(chunks.mend, at)
+
+    async def index_generation(self) -> int:
+        return await self._read(chunks.generation)
 
     async def index_state(self) -> chunks.IndexState:
         return await self._read(chunks.state)
@@ -208,7 +214,7 @@ class Storage:
     async def passages_after(self, n: int, limit: int) -> list[Passage]:
         return await self._read(chunks.passages_after, n, limit)
 
-    async def located_chunks(self, passages: list[int]) -> list[chunks.Located]:
+    async def located_chunks(self, passages: list[int]) -> list[chunks.Located | None]:
         return await self._read(chunks.located, passages)
 
     async def chunk(self, chunk_id: str) -> chunks.Found:
@@ -284,6 +290,9 @@ class Storage:
 
     async def import_position(self, kind: str, path: str) -> imports.Position | None:
         return await self._read(imports.position, kind, path)
+
+    async def sessions_of_file(self, kind: str, path: str) -> dict[str, str]:
+        return await self._read(imports.sessions_of_file, kind, path)
 
     async def set_import_position(self, kind: str, path: str, reached: imports.Position, at: str) -> None:
         await self._write(imports.set_position, kind, path, reached, at)

@@ -10,7 +10,7 @@ from contextinfinity.daemon.actors import embedding as embedding_module
 from contextinfinity.daemon.actors import keeper as keeper_module
 from contextinfinity.daemon.actors.branch import Submit
 from contextinfinity.daemon.actors.keeper import Keeper
-from contextinfinity.daemon.runtime.actor import Mailbox, Ref, nudge, run_actor
+from contextinfinity.daemon.runtime.actor import Mailbox, Ref, run_actor
 from contextinfinity.protocol.blocks import message
 from tests.support.memory import FakeEmbedder, MemoryTree, down, remembering
 from tests.support.waiting import until
@@ -57,7 +57,8 @@ async def test_without_an_embedder_nothing_is_embedded_and_search_says_so(tmp_pa
         assert (await tree.search("car", mode="text")).stats.degraded is None, "nobody asked for more"
 
 
-async def test_an_embedder_that_is_not_installed_is_named_until_it_is(tmp_path: Path) -> None:
+async def test_an_embedder_that_is_not_installed_is_named_until_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper_module, "RETRY_SECONDS", 0.05)
     embedder = FakeEmbedder()
     async with remembering(tmp_path, embedder) as tree:
         tree.fakes.missing.add("local")
@@ -66,7 +67,6 @@ async def test_an_embedder_that_is_not_installed_is_named_until_it_is(tmp_path: 
         await tree.talk(await tree.new_branch(), "the red car")
         assert "ctx embedder install" in str(await degraded(tree))
         tree.fakes.missing.clear()
-        nudge(tree.keeper)
         await tree.embedded()
         assert await degraded(tree) is None
 

@@ -339,7 +339,7 @@ async def test_an_embedder_that_fails_leaves_the_words(tmp_path: Path) -> None:
             assert "secret" not in degraded
 
 
-@pytest.mark.parametrize("broken", ["passages_after", "located_chunks", "turns_left_out", "vectors_after", "lineage"])
+@pytest.mark.parametrize("broken", ["passages_after", "located_chunks", "turns_left_out", "lineage"])
 async def test_storage_that_fails_leaves_a_turn_without_quotes(
     tmp_path: Path, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,6 +359,20 @@ async def test_storage_that_fails_leaves_a_turn_without_quotes(
         assert "RuntimeError" in str((await stats(tree, turn)).degraded)
         _, prompt = await ask(tree, await tree.new_branch())
         assert FACT in prompt, "the next search is whole again"
+
+
+async def test_vectors_that_cannot_be_read_leave_the_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with remembering(tmp_path, FakeEmbedder(), scope="everything") as tree:
+        await tree.talk(await tree.new_branch(), FACT)
+        await tree.embedded()
+
+        async def fail(*_: object, **__: object) -> None:
+            raise RuntimeError("the disk sings")
+
+        monkeypatch.setattr(tree.storage, "vectors_after", fail)
+        turn, prompt = await ask(tree, await tree.new_branch())
+        assert FACT in prompt
+        assert "vectors cannot be read" in str((await stats(tree, turn)).degraded)
 
 
 async def test_a_bug_in_ranking_leaves_a_turn_without_quotes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,9 +40,7 @@ def stores(draw: st.DrawFn) -> list[Passage]:
             if draw(st.integers(0, 4)) == 0:
                 flow = flow * 8
             wholes = draw(st.lists(st.integers(100, 102), max_size=2))
-            rows.append(
-                passage(len(rows) + 1, message, flow, wholes, branch=branch, at=clock, speaker=speaker, asks=asks)
-            )
+            rows.append(passage(len(rows) + 1, message, flow, wholes, branch=branch, at=clock, speaker=speaker, asks=asks))
     return rows
 
 
@@ -78,14 +76,14 @@ def same(one: slow.Scores, other: slow.Scores) -> None:
         assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-5, abs=1e-5), name
 
 
-@settings(max_examples=150)
+@settings(deadline=None, max_examples=150)
 @given(stores(), questions)
 def test_words_score_as_the_recipe_says(rows: list[Passage], asked: Asked) -> None:
     index = filled(rows)
     same(fast(index, index.everything(), asked), slow.lexical(slow.docs(rows), *asked))
 
 
-@settings(max_examples=100)
+@settings(deadline=None, max_examples=100)
 @given(stores(), questions, st.data())
 def test_a_scope_scores_as_if_nothing_else_were_there(rows: list[Passage], asked: Asked, data: st.DataObject) -> None:
     """By whole messages, as scopes are; sittings and lengths of messages stay those of the store."""
@@ -100,7 +98,7 @@ def test_a_scope_scores_as_if_nothing_else_were_there(rows: list[Passage], asked
         same(fast(index, scope, asked), slow.lexical([d for d in slow.docs(rows) if d.row.message in wanted], *asked))
 
 
-@settings(max_examples=60)
+@settings(deadline=None, max_examples=60)
 @given(stores(), questions, st.sampled_from("ab"))
 def test_a_branch_alone_scores_like_a_store_of_that_branch(rows: list[Passage], asked: Asked, branch: str) -> None:
     own = [row for row in rows if row.branch == branch]
@@ -113,11 +111,9 @@ def test_a_branch_alone_scores_like_a_store_of_that_branch(rows: list[Passage], 
         same(one, other)
 
 
-@settings(max_examples=60)
+@settings(deadline=None, max_examples=60)
 @given(stores(), questions, st.data())
-def test_it_does_not_matter_in_how_many_pieces_a_store_was_read(
-    rows: list[Passage], asked: Asked, data: st.DataObject
-) -> None:
+def test_it_does_not_matter_in_how_many_pieces_a_store_was_read(rows: list[Passage], asked: Asked, data: st.DataObject) -> None:
     """Storage is read page by page, and a page may end inside a message."""
     cut = data.draw(st.integers(0, len(rows)))
     index = HotIndex()
@@ -129,7 +125,7 @@ def test_it_does_not_matter_in_how_many_pieces_a_store_was_read(
     same(fast(index, index.everything(), asked), fast(whole, whole.everything(), asked))
 
 
-@settings(max_examples=40)
+@settings(deadline=None, max_examples=40)
 @given(stores(), questions, st.integers(0, 20))
 def test_what_is_sorted_and_what_is_still_a_tail_count_alike(rows: list[Passage], asked: Asked, cut: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
@@ -160,7 +156,7 @@ def put(index: HotIndex, vectors: Mapping[int, Floats]) -> None:
         index.put_vectors(list(vectors), np.array(list(vectors.values()), np.float32))
 
 
-@settings(max_examples=120)
+@settings(deadline=None, max_examples=120)
 @given(stores(), st.integers(0, 10_000), st.sampled_from([1.0, 0.7]), st.data())
 def test_vectors_score_as_the_recipe_says(rows: list[Passage], seed: int, share: float, data: st.DataObject) -> None:
     vectors = vectors_for(rows, seed, share)
@@ -209,7 +205,9 @@ def test_words_of_two_passages_are_never_adjacent() -> None:
     rows = [passage(1, 1, [9, 1], [100]), passage(2, 2, [2, 9])]
     index = filled(rows)
     apart = lexical(index, index.everything(), [Term(1), Term(2)], []).passages
-    single = lexical(index, index.everything(), [Term(1)], []).passages + lexical(index, index.everything(), [Term(2)], []).passages
+    single = (
+        lexical(index, index.everything(), [Term(1)], []).passages + lexical(index, index.everything(), [Term(2)], []).passages
+    )
     np.testing.assert_allclose(apart, single)
 
 
@@ -230,7 +228,7 @@ def test_equal_vectors_and_hardly_any_are_no_accident(count: int) -> None:
     rows = [passage(n, n, [1]) for n in range(1, 6)]
     index = filled(rows, DIM)
     same_one = vectors_for(rows[:1], 3, 1.0)[1]
-    put(index, {n: same_one for n in range(1, count + 1)})
+    put(index, dict.fromkeys(range(1, count + 1), same_one))
     query = vectors_for(rows[:1], 4, 1.0)[1]
     found = dense(index, index.everything(), query)
     assert found.messages.tolist() == pytest.approx([0.0] * 5, abs=1e-6)

@@ -1,4 +1,4 @@
-"""Many clients, many restarts: no write fails or waits for another client, and nothing is left behind.
+"""Many clients, many restarts: no write fails or waits for another client, everything is indexed, and nothing is left behind.
 
 `CTX_LOAD_SECONDS` and `CTX_RESTARTS` make the runs longer.
 """
@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import Daemon
+from tests.support.waiting import wait_until
+from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 SECONDS = float(os.environ.get("CTX_LOAD_SECONDS", "3"))
@@ -50,6 +52,13 @@ def test_twenty_clients_write_and_none_fails(tmp_path: Path) -> None:
         with d.wire() as wire:
             for turn_id, text in written.items():
                 assert wire.call("turn.get", turn_id=turn_id)["user_message"]["rendered_text"] == text
+            wait_until(lambda: indexed(wire))
+
+
+def indexed(wire: Wire) -> bool:
+    """Whether nothing is left for the workers to do."""
+    status = wire.call("daemon.status")
+    return not any(status["jobs"].values()) and status["memory"]["unindexed_turns"] == 0
 
 
 @pytest.mark.timeout(RESTARTS * 5 + 60)
@@ -69,6 +78,7 @@ def test_restarts_leave_no_process_socket_lock_or_file_behind(tmp_path: Path) ->
             assert not d.socket.exists()
     with d, d.wire() as wire:
         assert len(wire.call("session.list", limit=1000)["sessions"]) == RESTARTS
+        wait_until(lambda: indexed(wire))
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     left = sorted(str(p.relative_to(d.home)) for p in d.home.rglob("*") if p.is_file())
     assert [f for f in left if not f.startswith("streams/")] == ["contextinfinity.db", "run/lock"]

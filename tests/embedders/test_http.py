@@ -13,7 +13,7 @@ import trio
 
 from contextinfinity.daemon.config import EmbedderSettings, Network
 from contextinfinity.daemon.embedders.base import EmbedderError
-from contextinfinity.daemon.embedders.http import BATCH, HttpEmbedder, Timeouts, shown
+from contextinfinity.daemon.embedders.http import BATCH, TEI_BATCH, HttpEmbedder, Timeouts, shown
 from contextinfinity.protocol.errors import ProviderError
 from tests.embedders.calls import lengths
 from tests.providers.calls import self_signed
@@ -96,7 +96,8 @@ async def test_documents_and_queries(server: EmbeddingServer, make: Closing, dia
     assert rows.dtype == np.float32
     assert lengths(rows) == pytest.approx(1, abs=1e-5)
     assert rows == expected(*texts)
-    assert [len(seen.texts) for seen in server.seen] == [BATCH, BATCH, 1]
+    sizes = [len(seen.texts) for seen in server.seen]
+    assert sizes == ([TEI_BATCH] * 4 + [1] if dialect == "tei" else [BATCH, BATCH, 1])
     assert (await one.query("who?")) == expected_row("who?")
     assert {seen.dialect for seen in server.seen} == {dialect}
 

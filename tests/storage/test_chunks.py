@@ -10,7 +10,6 @@ from contextinfinity.daemon.core.words import END
 from contextinfinity.daemon.runtime.ids import now
 from contextinfinity.daemon.storage.chunks import IndexedTurn
 from contextinfinity.daemon.storage.jobs import Job
-from contextinfinity.protocol.blocks import message
 from contextinfinity.protocol.errors import Conflict, ErrorObject, NotFound
 from tests.support.answers import answered, begun, indexed, run
 from tests.support.stores import Bench, ended, mint
@@ -124,7 +123,7 @@ async def test_chunks_are_words_in_their_place(bench: Bench) -> None:
         assert one.found.n == row.chunk
         assert one.title == "Racks"
     assert all(END in _terms(row.terms) for row in rows)
-    assert await bench.storage.located_chunks([rows[0].n, 10**9]) == located[-1:]
+    assert await bench.storage.located_chunks([rows[0].n, 10**9]) == [located[-1], None]
     with pytest.raises(NotFound):
         await bench.storage.chunk("nope")
 
@@ -200,14 +199,31 @@ async def test_indexing_again_makes_only_what_is_missing(bench: Bench) -> None:
     turn = await indexed(bench, branch, LONG)
     other = await indexed(bench, branch, "heron")
     kept = (await bench.storage.turn(other)).created_chunks
-    await bench.storage.enqueue_all_turns(now())
-    assert await bench.storage.enqueue_all_turns(now()) == 0, "they wait already"
+    everything = [row[1] for row in await bench.storage.turns_to_index(0, 100, everything=True)]
+    assert everything == [turn, other]
+    assert not await bench.storage.mend_index(now())
     await run(bench, "DELETE FROM passages WHERE chunk IN (SELECT n FROM chunks WHERE source_turn = ?)", turn)
-    await run(bench, "DELETE FROM chunks WHERE source_turn = ?", turn)
-    await run(bench, "DELETE FROM jobs")
-    assert await bench.storage.enqueue_unindexed(now()) == 1
+    assert [row[1] for row in await bench.storage.turns_to_index(0, 100, everything=False)] == [turn]
+    assert await bench.storage.mend_index(now())
+    before = await bench.storage.index_generation()
     assert await bench.index(turn) > 3
+    assert await bench.storage.index_generation() > before, "whoever holds the old rows in memory must notice"
+    assert await bench.index(turn) == 0
     assert (await bench.storage.turn(other)).created_chunks == kept
+    assert await bench.storage.turns_to_index(0, 100, everything=False) == []
+
+
+async def test_a_vector_that_is_gone_is_made_again(bench: Bench) -> None:
+    branch = (await bench.session()).branch.id
+    for text in ("one", "two", "three"):
+        await indexed(bench, branch, text)
+    rows = await bench.storage.passages_after(0, 10)
+    space = await bench.storage.ensure_space("a", "local", 2, now())
+    await bench.storage.add_vectors(space, [(row.n, bytes(4)) for row in rows], None, 0.0, now())
+    await run(bench, "DELETE FROM passage_vectors WHERE passage = ?", rows[1].n)
+    assert await bench.storage.mend_index(now())
+    (space,) = await bench.storage.vector_spaces()
+    assert space.done_to == rows[1].n - 1
 
 
 async def test_turns_that_were_asked_again_are_left_out(bench: Bench) -> None:

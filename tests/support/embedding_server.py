@@ -23,7 +23,7 @@ FIELDS = {
     "tei": {"inputs": list, "truncate": bool},
     "openai": {"model": str, "input": list, "encoding_format": str},
 }
-MAX_TEXTS = 64
+MAX_TEXTS = {"ollama": 64, "openai": 64, "tei": 32}
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class EmbeddingServer:
             return [f"the fields are not {fields}"], None
         texts = asked["inputs" if dialect == "tei" else "input"]
         found = []
-        if not 1 <= len(texts) <= MAX_TEXTS:
+        if not 1 <= len(texts) <= MAX_TEXTS[dialect]:
             found.append(f"{len(texts)} texts")
         if not all(isinstance(text, str) and 0 < len(text) <= 8_000 for text in texts):
             found.append("a text is empty, too long or no text")

@@ -152,7 +152,12 @@ class MemoryTree(Tree):
 
         embedding = {"embed": self.embedding.run}
         self.embedder = workers.add("embedder", lambda: JobRunner(self.storage, embedding, can_write=can_write))
-        indexing = {"index_turn": partial(indexer.run, self.storage, mint, embeds, lambda: nudge(self.embedder))}
+        again = partial(indexer.again, self.storage, mint, embeds, lambda: nudge(self.embedder))
+        indexing = {
+            "index_turn": partial(indexer.run, self.storage, mint, embeds, lambda: nudge(self.embedder)),
+            "mend_index": again,
+            "reindex": again,
+        }
         self.indexing = workers.add("indexer", lambda: JobRunner(self.storage, indexing, can_write=can_write))
         self.world = World(
             self.storage,
@@ -224,7 +229,8 @@ class MemoryTree(Tree):
             wanted = self.embedding.target
             if wanted is not None and active is not None and active.name == wanted.space and active.ready:
                 spaces = await self.storage.vector_spaces()
-                if len(spaces) == 1 and not await self.storage.embedding_backlog(spaces[0].done_to):
+                alone = [space.n for space in spaces] == [active.n]
+                if alone and not await self.storage.embedding_backlog(spaces[0].done_to):
                     return
             await trio.sleep(0.001)
 

@@ -6,6 +6,7 @@ Passages are plain values; no arrays, no positions, nothing shared with the code
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from contextinfinity.daemon.core.ranking import (
     SITTING_WORDS,
     WORDS,
 )
-from contextinfinity.daemon.core.scoring import PAIR_WEIGHT
+from contextinfinity.daemon.core.scoring import PAIR_WEIGHT, UNHEARD
 from contextinfinity.daemon.core.when import Span
 
 GAP = 3 * 3600.0
@@ -99,17 +100,18 @@ def lexical(scope: Sequence[Doc], flow: Sequence[tuple[int, float]], wholes: Seq
     rarity = 0.0
     for term, weight in weights.items():
         own = {doc.row.n: (doc.flow + doc.wholes).count(term) for doc in ordered}
-        rarity += weight * _spread(scores, by_sitting, own, BEFORE, weight)
+        _spread(scores, by_sitting, own, BEFORE, weight)
         holders = sum(1 for times in own.values() if times)
+        rarity += weight * idf(len(ordered), max(1, holders)) * (1.0 if holders else UNHEARD)
         for n, times in own.items():
             if times:
                 scores.coverage[n] += weight * idf(len(ordered), holders)
         _sittings(scores, by_sitting, own, weight)
     pairs: dict[tuple[int, int], float] = {}
-    for (a, weight_a), (b, weight_b) in zip(flow, flow[1:], strict=False):
+    for (a, weight_a), (b, weight_b) in pairwise(flow):
         pairs[(a, b)] = min(weight_a, weight_b)
     for (a, b), weight in pairs.items():
-        own = {doc.row.n: sum(1 for x in zip(doc.flow, doc.flow[1:], strict=False) if x == (a, b)) for doc in ordered}
+        own = {doc.row.n: sum(1 for x in pairwise(doc.flow) if x == (a, b)) for doc in ordered}
         if any(own.values()):
             _spread(scores, by_sitting, own, PAIR_BEFORE, PAIR_WEIGHT * weight)
     if rarity:
@@ -181,7 +183,7 @@ def dense(scope: Sequence[Doc], vectors: Mapping[int, Floats], query: Floats) ->
     for doc in scope:
         of_sitting.setdefault(doc.sitting, {})[doc.row.message] = near.messages[doc.row.message]
     for sitting, values in of_sitting.items():
-        best = sorted(set(values.values()), reverse=True)[:3]  # what stands out equally counts once
+        best = sorted(values.values(), reverse=True)[:3]
         near.sittings[sitting] = sum(best) / len(best)
     return near
 

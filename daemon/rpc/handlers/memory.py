@@ -89,10 +89,12 @@ def handlers(s: Services) -> Mapping[type[m.Params[Any]], Handler]:
         if await embedding.refresh() and p.embedder is not None and embedding.target is not None:
             await storage.forget_space(embedding.target.space)
             await embedding.look()
-        turns = await storage.enqueue_all_turns(now())
+        await storage.mend_index(now())
+        await storage.enqueue_job("reindex", "", None, now())
         await storage.enqueue_job("embed", "", None, now())
         s.nudge()
-        made = m.Reindexing(job="index_turn", turns=turns, passages=await embedding.left())
+        turns = (await storage.counts())[0]
+        made = m.Reindexing(job="reindex", turns=turns, passages=await embedding.left())
         return await storage.remember(once, made, m.Reindexing, now())
 
     async def take_over(_: Connection, p: m.TranscriptImport) -> m.Imported:
