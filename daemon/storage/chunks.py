@@ -83,12 +83,19 @@ def _index_turn(tx: Tx, indexed: IndexedTurn, at: str, *, embed: bool) -> int:
     if not _is_as(tx, indexed.turn_id, wanted):
         _remove(tx, indexed.turn_id)
     made = sum(_insert(tx, row[0], row[1], indexed.turn_id, *new) for new in indexed.chunks)
+    if made or row[2] is None:
+        tx.run("UPDATE turns SET chunk_count = ? WHERE id = ?", count_of(indexed), indexed.turn_id)
     if row[2] is None:
         tx.run("UPDATE turns SET indexed_at = ? WHERE id = ?", at, indexed.turn_id)
         _tell(tx, row[0], row[1], indexed, at)
     if embed and made:
         jobs.enqueue(tx, "embed", "", None, at)
     return made
+
+
+def count_of(indexed: IndexedTurn) -> int:
+    """How many rows these chunks are: the same words of the same kind are one."""
+    return len({(new.chunk_type, new.content_hash) for _, new in indexed.chunks})
 
 
 def _is_as(tx: Tx, turn_id: str, wanted: Sequence[NewChunk]) -> bool:
@@ -189,8 +196,8 @@ def of_transcript(tx: Tx, turn_id: str, overlap_tokens: int) -> list[NewChunk]:
 
 
 _LACKING = (
-    "(t.indexed_at IS NULL OR NOT EXISTS (SELECT 1 FROM chunks c WHERE c.source_turn = t.id) OR EXISTS (SELECT 1 FROM chunks c "
-    "WHERE c.source_turn = t.id AND NOT EXISTS (SELECT 1 FROM passages p WHERE p.chunk = c.n)))"
+    "(t.indexed_at IS NULL OR (SELECT count(*) FROM chunks c WHERE c.source_turn = t.id) IS NOT t.chunk_count OR EXISTS ("
+    "SELECT 1 FROM chunks c WHERE c.source_turn = t.id AND NOT EXISTS (SELECT 1 FROM passages p WHERE p.chunk = c.n)))"
 )
 _OVER = "(t.finalized_at IS NOT NULL OR t.failed_at IS NOT NULL)"
 

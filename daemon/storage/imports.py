@@ -110,8 +110,8 @@ def _insert(tx: Tx, batch: Batch, turn: ImportedTurn, seq: int, state: str, head
     answer = messages.encode(turn.answer) if turn.answer is not None else None
     tx.run(
         "INSERT INTO turns(id, owner, session_id, branch_id, turn_seq, state_before, model, user_message, created_at, "
-        "updated_at, context_at, responding_at, finalized_at, indexed_at, final_assistant_message, imported) "
-        "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        "updated_at, context_at, responding_at, finalized_at, indexed_at, final_assistant_message, imported, chunk_count) "
+        "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
         turn_id,
         tx.owner,
         batch.session_id,
@@ -128,6 +128,7 @@ def _insert(tx: Tx, batch: Batch, turn: ImportedTurn, seq: int, state: str, head
         at,
         blobs.put(tx, answer) if answer is not None else None,
         batch.format,
+        chunks.count_of(turn.indexed),
     )
     where = {"session_id": batch.session_id, "branch_id": batch.branch_id, "turn_id": turn_id}
     tx.emit("turn.accepted", at, **where, turn_seq=seq)

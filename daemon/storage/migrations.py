@@ -92,6 +92,7 @@ CREATE INDEX jobs_by_state ON jobs(state, run_at);
 
 MEMORY = """
 ALTER TABLE turns ADD COLUMN imported TEXT;
+ALTER TABLE turns ADD COLUMN chunk_count INTEGER;
 CREATE TRIGGER turns_imported_frozen BEFORE UPDATE OF imported ON turns WHEN NEW.imported IS NOT OLD.imported
   BEGIN SELECT RAISE(ABORT, 'turns: what was written is immutable'); END;
 CREATE INDEX turns_unindexed ON turns(branch_id) WHERE indexed_at IS NULL;

@@ -309,6 +309,9 @@ def _indexed(tx: Tx, checked: Counter[str], turn_id: str, overlap: int) -> Itera
         row[1:]: tuple(tx.rows("SELECT start, end, terms FROM passages WHERE chunk = ? ORDER BY n", row[0])) for row in rows
     }
     checked["chunks"] += len(rows)
+    counted = tx.row("SELECT 1 FROM turns WHERE id = ? AND chunk_count IS NOT ?", turn_id, len(rows))
+    if counted is not None:
+        yield f"turn {turn_id} does not have as many chunks as it had: `ctx reindex` makes them again"
     missing = {(row[4], row[6]) for row in wanted} - {(row[4], row[6]) for row in found}
     if missing:
         yield f"turn {turn_id} is indexed, but {len(missing)} of its chunks are missing: `ctx reindex` makes them again"
