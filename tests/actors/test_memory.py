@@ -310,19 +310,38 @@ async def test_a_preview_shows_what_a_prompt_would_hold(tmp_path: Path) -> None:
 # memory never fails a turn
 
 
-async def test_an_embedder_that_hangs_costs_a_turn_seconds_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_module, "PROMPT_DEADLINE", 0.05)
+async def test_an_embedder_that_hangs_costs_a_turn_little_and_leaves_the_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_module, "PROMPT_PATIENCE", 0.05)
     embedder = FakeEmbedder()
     async with remembering(tmp_path, embedder, scope="everything") as tree:
         await tree.talk(await tree.new_branch(), FACT)
         await tree.embedded()
         embedder.questions_wait = True
-        turn, _ = await ask(tree, await tree.new_branch())
-        assert (await tree.storage.turn(turn)).phase == "response_finalized"
-        assert "longer than" in str((await stats(tree, turn)).degraded)
-        embedder.questions_wait = False
-        _, prompt = await ask(tree, await tree.new_branch())
+        turn, prompt = await ask(tree, await tree.new_branch())
         assert FACT in prompt
+        assert "did not answer in 0.05 s" in str((await stats(tree, turn)).degraded)
+        asked = len(embedder.asked)
+        turn, prompt = await ask(tree, await tree.new_branch())
+        assert FACT in prompt
+        assert len(embedder.asked) == asked, "for a while it is not asked again"
+        assert "did not answer lately" in str((await stats(tree, turn)).degraded)
+
+
+async def test_a_search_that_takes_too_long_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_module, "PROMPT_DEADLINE", 0.05)
+    async with remembering(tmp_path, scope="everything") as tree:
+        await tree.talk(await tree.new_branch(), FACT)
+
+        async def hang(*_: object) -> None:
+            await trio.sleep_forever()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(tree.storage, "turns_left_out", hang)
+            turn, prompt = await ask(tree, await tree.new_branch())
+        assert prompt == QUESTION
+        assert "longer than" in str((await stats(tree, turn)).degraded)
 
 
 async def test_an_embedder_that_fails_leaves_the_words(tmp_path: Path) -> None:
