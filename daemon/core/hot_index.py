@@ -273,7 +273,8 @@ class HotIndex:
 
     def terms_of(self, position: int) -> list[int]:
         """The terms of one passage."""
-        low, high = np.searchsorted(self._doc_of.values, [position, position + 1])
+        # Numbers of the same kind as the array: others would make it convert itself first.
+        low, high = np.searchsorted(self._doc_of.values, np.array([position, position + 1], np.int32))
         found: list[int] = self._tokens.values[low:high].tolist()
         return [term for term in found if term != END]
 

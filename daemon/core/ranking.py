@@ -10,11 +10,13 @@ import msgspec
 import numpy as np
 
 from contextinfinity.daemon.core.hot_index import Floats, HotIndex, Ints, Mask, Scope
-from contextinfinity.daemon.core.scoring import Dense, Doubles, Term, best_of_messages, dense, lexical
+from contextinfinity.daemon.core.scoring import Dense, Doubles, Lexical, Term, best_of_messages, dense, lexical
 from contextinfinity.daemon.core.when import Span
 from contextinfinity.daemon.core.words import terms
 
 WORDS, MEANING = 4.0, 0.75
+WHOLE_WORDS, WHOLE_SIZE = 3.0, 150.0
+"""A long message also counts as a whole, the more the longer it is: its answer may use the words of several passages."""
 SITTING_WORDS, SITTING_MEANING, SITTING_SIZE = 2.0, 0.4, 400.0
 NAMED = 0.5
 ASKING, ASKING_SIZE = 0.75, 15.0
@@ -122,7 +124,7 @@ def rank(index: HotIndex, scope: Scope, asked: Question, vector: Floats | None, 
     near = dense(index, scope, vector) if vector is not None and index.vectors is not None else None
     if wanted.mode == "text":
         near = None
-    total, reasons = _joined(index, scope, asked, text, words.sittings, near, wanted)
+    total, reasons = _joined(index, scope, asked, words, text, near, wanted)
     if wanted.mode == "vector" and near is not None:
         total = near.messages.copy()
     eligible = _eligible(scope, text, near, wanted)
@@ -149,29 +151,34 @@ def rank(index: HotIndex, scope: Scope, asked: Question, vector: Floats | None, 
     return Ranking(found, len(among))
 
 
-def _joined(index: HotIndex, scope: Scope, asked: Question, text: Doubles, sittings: Doubles, near: Dense | None,
+def _joined(index: HotIndex, scope: Scope, asked: Question, words: Lexical, text: Doubles, near: Dense | None,
             wanted: Wanted) -> tuple[Doubles, dict[str, Mask]]:  # fmt: skip
     """The score of each message, and by reason where it holds."""
     starts = scope.message_starts
     members = scope.members[starts]
     total = WORDS * text / (text.max() or 1.0)
-    together = SITTING_WORDS * sittings / (sittings.max() or 1.0)
+    lengths = scope.weight[starts]
+    total += WHOLE_WORDS * words.messages / (words.messages.max() or 1.0) * lengths / (WHOLE_SIZE + lengths)
+    together = SITTING_WORDS * words.sittings / (words.sittings.max() or 1.0)
     if near is not None:
         total += MEANING * near.messages
         together = together + SITTING_MEANING * near.sittings
     sizes = np.add.reduceat(scope.length, scope.sitting_starts)
     sitting = scope.sitting[starts]
     total += (together * SITTING_SIZE / (SITTING_SIZE + sizes))[sitting]
-    named = np.isin(index.speakers.values[members], _named(index, asked))
+    called = np.zeros(len(index.names["speaker"].all) + 1, np.bool_)
+    called[_named(index, asked)] = True
+    named = called[index.speakers.values[members]]
     total += NAMED * named
-    total -= ASKING * index.asks.values[members] * 30.0 / (ASKING_SIZE + scope.weight[starts])
+    total -= ASKING * index.asks.values[members] * 30.0 / (ASKING_SIZE + lengths)
     times = index.times.values[members]
     dated = np.zeros(len(members), np.bool_)
     for span in asked.dates:
         dated |= (times >= span.start) & (times < span.end)
     total += DATED * dated
     if wanted.recency:
-        total += wanted.recency * RECENT * 0.5 ** (np.maximum(0.0, wanted.now - times) / (RECENT_DAYS * DAY))
+        age = np.maximum(0.0, wanted.now - times) / (RECENT_DAYS * DAY)
+        total += wanted.recency * RECENT * np.exp2(-age.astype(np.float32))
     if wanted.demoted:
         chunks = index.chunks.values[members]
         total -= np.abs(total) * np.array([min(1.0, wanted.demoted.get(int(c), 0.0)) for c in chunks])

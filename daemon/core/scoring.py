@@ -18,7 +18,11 @@ BEFORE, AFTER = (0.5, 0.3, 0.2, 0.1), (0.3, 0.2, 0.1)
 PAIR_BEFORE, PAIR_AFTER = (0.5, 0.25), (0.25,)
 PAIR_WEIGHT = 0.4
 GIVER, GIVER_FLOOR = 33.0, 15.0
-SITTING_K1, SITTING_B = 1.2, 0.75
+OWN_LENGTH = 0.75
+"""Length counts as that of the passage to this power times that of its message to the rest."""
+WITHIN = 0.4
+"""How much a term counts for the other passages of its message, however far."""
+WHOLE_K1, WHOLE_B = 1.2, 0.75
 BEST_OF_SITTING = 3
 UNHEARD = 0.5
 """A word that stands nowhere counts half as much as one that stands once, when it is asked how much of a question is held."""
@@ -36,9 +40,10 @@ class Term(msgspec.Struct, frozen=True):
 
 
 class Lexical(msgspec.Struct, frozen=True):
-    """By passage, by sitting, and how much of the question's rarity each passage holds itself."""
+    """By passage, by whole message, by sitting, and how much of the question's rarity each passage holds itself."""
 
     passages: Doubles
+    messages: Doubles
     sittings: Doubles
     coverage: Doubles
 
@@ -46,9 +51,10 @@ class Lexical(msgspec.Struct, frozen=True):
 def lexical(index: HotIndex, scope: Scope, flow: Sequence[Term], wholes: Sequence[Term]) -> Lexical:
     count = len(scope.members)
     scores, covered = np.zeros(count), np.zeros(count)
+    wholes_of = np.zeros(len(scope.message_starts))
     sittings = np.zeros(len(scope.sitting_starts))
     if not count:
-        return Lexical(scores, sittings, covered)
+        return Lexical(scores, wholes_of, sittings, covered)
     lengths = _lengths(scope)
     places: dict[int, NDArray[np.int32]] = {}
     rarity = 0.0
@@ -59,25 +65,29 @@ def lexical(index: HotIndex, scope: Scope, flow: Sequence[Term], wholes: Sequenc
         if not len(holders):
             rarity += UNHEARD * rare
             continue
-        spread = _spread(scope, holders, times, lengths.giver, BEFORE, AFTER)
+        spread = _spread(scope, holders, times, lengths, BEFORE, AFTER, WITHIN)
         _add(scores, spread, lengths.norm, term.weight)
         rarity += rare
         covered[holders] += rare
-        _add_sittings(sittings, scope, holders, times, lengths.sitting_norm, term.weight)
+        _add_whole(wholes_of, scope.message[holders], times, lengths.message_norm, term.weight)
+        _add_whole(sittings, scope.sitting[holders], times, lengths.sitting_norm, term.weight)
     for (first, second), weight in _pairs(flow).items():
         both = np.intersect1d(places[first] + 1, places[second], assume_unique=True)
         holders, times = _holders(index, scope, both)
         if len(holders):
-            spread = _spread(scope, holders, times, lengths.giver, PAIR_BEFORE, PAIR_AFTER)
+            spread = _spread(scope, holders, times, lengths, PAIR_BEFORE, PAIR_AFTER)
             _add(scores, spread, lengths.norm, PAIR_WEIGHT * weight)
-    return Lexical(scores, sittings, np.minimum(1.0, covered / rarity) if rarity else covered)
+    return Lexical(scores, wholes_of, sittings, np.minimum(1.0, covered / rarity) if rarity else covered)
 
 
 class _Lengths(msgspec.Struct, frozen=True):
     """What the lengths of a scope's passages amount to, for every question the same."""
 
     giver: Floats
+    stranger: Floats
+    """What a passage gives to those of other messages: the less, the longer its own message."""
     norm: Floats
+    message_norm: Floats
     sitting_norm: Floats
 
 
@@ -87,15 +97,20 @@ _known_lengths: WeakKeyDictionary[Scope, _Lengths] = WeakKeyDictionary()
 def _lengths(scope: Scope) -> _Lengths:
     known = _known_lengths.get(scope)
     if known is None:
-        typical = np.maximum(np.sqrt(scope.length * scope.weight), FLOOR) / TYPICAL
-        sittings = np.add.reduceat(scope.length, scope.sitting_starts)
-        long = SITTING_B * sittings / max(1.0, float(sittings.mean()))
+        typical = np.maximum(scope.length**OWN_LENGTH * scope.weight ** (1 - OWN_LENGTH), FLOOR) / TYPICAL
         known = _known_lengths[scope] = _Lengths(
             (GIVER / (GIVER_FLOOR + scope.length)).astype(np.float32),
+            (GIVER / (GIVER_FLOOR + scope.weight)).astype(np.float32),
             (SATURATION * (0.25 + 0.75 * typical)).astype(np.float32),
-            (SITTING_K1 * (1 - SITTING_B + long)).astype(np.float32),
+            _whole_norm(np.add.reduceat(scope.length, scope.message_starts)),
+            _whole_norm(np.add.reduceat(scope.length, scope.sitting_starts)),
         )
     return known
+
+
+def _whole_norm(lengths: Floats) -> Floats:
+    relative = lengths / max(1.0, float(lengths.mean()))
+    return (WHOLE_K1 * (1 - WHOLE_B + WHOLE_B * relative)).astype(np.float32)
 
 
 def _merged(terms: Sequence[Term]) -> list[Term]:
@@ -122,36 +137,65 @@ def _holders(index: HotIndex, scope: Scope, places: NDArray[np.int32]) -> tuple[
     return holders.astype(np.int64), times.astype(np.float64)
 
 
-def _spread(scope: Scope, holders: NDArray[np.int64], times: Doubles, giver: Floats,
-            before: Sequence[float], after: Sequence[float]) -> tuple[NDArray[np.int64], Doubles]:  # fmt: skip
+def _spread(scope: Scope, holders: NDArray[np.int64], times: Doubles, lengths: _Lengths, before: Sequence[float],
+            after: Sequence[float], within: float = 0.0) -> tuple[NDArray[np.int64], Doubles]:  # fmt: skip
     """A term counts a little for the passages around it: `before` says how much for each one that follows its holder."""
     count = len(scope.members)
-    given = times * giver[holders]
     if len(holders) * DENSE > count:
-        return _spread_densely(scope, holders, times, given, before, after)
+        return _spread_densely(scope, holders, times, lengths, before, after, within)
+    given, far = times * lengths.giver[holders], times * lengths.stranger[holders]
     places, values = [holders], [times]
     for distance, share in [*((i + 1, w) for i, w in enumerate(before)), *((-i - 1, w) for i, w in enumerate(after))]:
         target = holders + distance
         ok = (target >= 0) & (target < count)
         target = target[ok]
         same = scope.sitting[target] == scope.sitting[holders[ok]]
+        together = scope.message[target] == scope.message[holders[ok]]
         places.append(target[same])
-        values.append(share * given[ok][same])
+        values.append(share * np.where(together, given[ok], far[ok])[same])
+    if within and len(scope.message_starts) < count:
+        target, gift = _within(scope, holders, times)
+        places.append(target)
+        values.append(within * gift)
     reached, inverse = np.unique(np.concatenate(places), return_inverse=True)
     return reached, np.bincount(inverse, weights=np.concatenate(values)).astype(np.float64)
 
 
-def _spread_densely(scope: Scope, holders: NDArray[np.int64], times: Doubles, given: Doubles,
-                    before: Sequence[float], after: Sequence[float]) -> tuple[NDArray[np.int64], Doubles]:  # fmt: skip
+def _within(scope: Scope, holders: NDArray[np.int64], times: Doubles) -> tuple[NDArray[np.int64], Doubles]:
+    """All passages of the messages that hold a term, each with how often the others hold it."""
+    ends = np.append(scope.message_starts, len(scope.members))
+    messages, which = np.unique(scope.message[holders], return_inverse=True)
+    totals = np.bincount(which, weights=times)
+    starts, sizes = ends[messages], ends[messages + 1] - ends[messages]
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    target = np.repeat(starts, sizes) + np.arange(int(sizes.sum())) - first
+    gift = np.repeat(totals, sizes).astype(np.float64)
+    gift[np.searchsorted(target, holders)] -= times
+    return target.astype(np.int64), gift
+
+
+def _spread_densely(scope: Scope, holders: NDArray[np.int64], times: Doubles, lengths: _Lengths, before: Sequence[float],
+                    after: Sequence[float], within: float) -> tuple[NDArray[np.int64], Doubles]:  # fmt: skip
     """The same for a term that many hold: shifting all is faster than following each."""
-    dense, gifts = np.zeros(len(scope.members)), np.zeros(len(scope.members))
-    dense[holders], gifts[holders] = times, given
+    count = len(scope.members)
+    held = np.zeros(count)
+    held[holders] = times
+    dense, near, far = held.copy(), held * lengths.giver, held * lengths.stranger
+    several = len(scope.message_starts) < count
     for distance, share in enumerate(before, 1):
-        dense[distance:] += share * gifts[:-distance] * scope.together[distance - 1]
+        gift = _gift(scope, near[:-distance], far[:-distance], distance) if several else far[:-distance]
+        dense[distance:] += share * gift * scope.together[distance - 1]
     for distance, share in enumerate(after, 1):
-        dense[:-distance] += share * gifts[distance:] * scope.together[distance - 1]
+        gift = _gift(scope, near[distance:], far[distance:], distance) if several else far[distance:]
+        dense[:-distance] += share * gift * scope.together[distance - 1]
+    if within and several:
+        dense += within * (np.add.reduceat(held, scope.message_starts)[scope.message] - held)
     reached = np.flatnonzero(dense)
     return reached, dense[reached]
+
+
+def _gift(scope: Scope, near: Doubles, far: Doubles, distance: int) -> Doubles:
+    return np.where(scope.message[distance:] == scope.message[:-distance], near, far)
 
 
 def _add(scores: Doubles, spread: tuple[NDArray[np.int64], Doubles], norm: Floats, weight: float) -> None:
@@ -160,12 +204,12 @@ def _add(scores: Doubles, spread: tuple[NDArray[np.int64], Doubles], norm: Float
     scores[reached] += weight * idf * K1 * frequency / (frequency + norm[reached])
 
 
-def _add_sittings(sittings: Doubles, scope: Scope, holders: NDArray[np.int64], times: Doubles, norm: Floats,
-                  weight: float) -> None:  # fmt: skip
-    frequency = np.bincount(scope.sitting[holders], weights=times, minlength=len(sittings))
+def _add_whole(scores: Doubles, groups: NDArray[np.int32], times: Doubles, norm: Floats, weight: float) -> None:
+    """Plain BM25 with a whole message, or a whole sitting, as the document."""
+    frequency = np.bincount(groups, weights=times, minlength=len(scores))
     held = np.flatnonzero(frequency)
-    idf = _idf(len(sittings), len(held))
-    sittings[held] += weight * idf * (SITTING_K1 + 1) * frequency[held] / (frequency[held] + norm[held])
+    idf = _idf(len(scores), len(held))
+    scores[held] += weight * idf * (WHOLE_K1 + 1) * frequency[held] / (frequency[held] + norm[held])
 
 
 def _idf(count: int, holders: int) -> float:

@@ -129,7 +129,9 @@ def test_wide_characters_are_cut_between_and_not_inside(wide: str) -> None:
 def test_nothing_costs_nothing() -> None:
     assert pack([], 6000, 6).tokens == 0
     assert pack([hit("x")], 0, 6).quoted == ()
-    assert pack([hit("x")], 6000, 6).quoted == (Quoted("c", "turn-of-c".ljust(26, "0"), "user", 0, 1, "whole", 0, 1, 1.0, None),)
+    assert pack([hit("x")], 6000, 6).quoted == (
+        Quoted("c", "turn-of-c".ljust(26, "0"), "user", 0, 1, "whole", 0, 1, 1.0, None),
+    )
 
 
 def test_figures_are_rounded_so_that_a_stored_quote_is_stable() -> None:

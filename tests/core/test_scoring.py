@@ -68,11 +68,12 @@ def fast(index: HotIndex, scope: Scope, asked: Asked) -> slow.Scores:
         dict(zip(numbers, found.coverage.tolist(), strict=True)),
         dict(zip(sittings, found.sittings.tolist(), strict=True)),
         dict(zip(messages, best_of_messages(scope, found.passages).tolist(), strict=True)),
+        dict(zip(messages, found.messages.tolist(), strict=True)),
     )
 
 
 def same(one: slow.Scores, other: slow.Scores) -> None:
-    for name in ("passages", "coverage", "sittings", "messages"):
+    for name in ("passages", "coverage", "sittings", "messages", "whole"):
         assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-5, abs=1e-5), name
 
 

@@ -22,6 +22,8 @@ from contextinfinity.daemon.core.ranking import (
     SITTING_MEANING,
     SITTING_SIZE,
     SITTING_WORDS,
+    WHOLE_SIZE,
+    WHOLE_WORDS,
     WORDS,
 )
 from contextinfinity.daemon.core.scoring import PAIR_WEIGHT, UNHEARD
@@ -55,6 +57,7 @@ class Scores:
     coverage: dict[int, float] = field(default_factory=dict)
     sittings: dict[int, float] = field(default_factory=dict)
     messages: dict[int, float] = field(default_factory=dict)
+    whole: dict[int, float] = field(default_factory=dict)
 
 
 def docs(rows: Sequence[Passage]) -> list[Doc]:
@@ -94,19 +97,24 @@ def lexical(scope: Sequence[Doc], flow: Sequence[tuple[int, float]], wholes: Seq
     for doc in ordered:
         by_sitting.setdefault(doc.sitting, []).append(doc)
     scores = Scores({doc.row.n: 0.0 for doc in ordered}, {doc.row.n: 0.0 for doc in ordered}, dict.fromkeys(by_sitting, 0.0))
+    by_message: dict[int, list[Doc]] = {}
+    for doc in ordered:
+        by_message.setdefault(doc.row.message, []).append(doc)
+    scores.whole = dict.fromkeys(by_message, 0.0)
     weights: dict[int, float] = {}
     for term, weight in (*flow, *wholes):
         weights[term] = max(weight, weights.get(term, 0.0))
     rarity = 0.0
     for term, weight in weights.items():
         own = {doc.row.n: (doc.flow + doc.wholes).count(term) for doc in ordered}
-        _spread(scores, by_sitting, own, BEFORE, weight)
+        _spread(scores, by_sitting, own, BEFORE, weight, within=0.4)
         holders = sum(1 for times in own.values() if times)
         rarity += weight * idf(len(ordered), max(1, holders)) * (1.0 if holders else UNHEARD)
         for n, times in own.items():
             if times:
                 scores.coverage[n] += weight * idf(len(ordered), holders)
-        _sittings(scores, by_sitting, own, weight)
+        _bm25(scores.sittings, by_sitting, own, weight)
+        _bm25(scores.whole, by_message, own, weight)
     pairs: dict[tuple[int, int], float] = {}
     for (a, weight_a), (b, weight_b) in pairwise(flow):
         pairs[(a, b)] = min(weight_a, weight_b)
@@ -122,8 +130,9 @@ def lexical(scope: Sequence[Doc], flow: Sequence[tuple[int, float]], wholes: Seq
 
 
 def _spread(
-    scores: Scores, by_sitting: Mapping[int, list[Doc]], own: Mapping[int, int], shares: Mapping[int, float], weight: float
-) -> float:
+    scores: Scores, by_sitting: Mapping[int, list[Doc]], own: Mapping[int, int], shares: Mapping[int, float], weight: float,
+    within: float = 0.0,
+) -> None:  # fmt: skip
     frequency: dict[int, float] = {}
     for together in by_sitting.values():
         for i, doc in enumerate(together):
@@ -131,27 +140,30 @@ def _spread(
             for distance, share in shares.items():
                 if 0 <= i - distance < len(together):
                     giver = together[i - distance]
-                    total += share * own[giver.row.n] * 33.0 / (15.0 + giver.length)
+                    size = giver.length if giver.row.message == doc.row.message else giver.whole_message
+                    total += share * own[giver.row.n] * 33.0 / (15.0 + size)
+            same = sum(own[other.row.n] for other in together if other.row.message == doc.row.message)
+            total += within * (same - own[doc.row.n])
             if total:
                 frequency[doc.row.n] = total
     rare = idf(len(scores.passages), len(frequency))
     for together in by_sitting.values():
         for doc in together:
             if tf := frequency.get(doc.row.n):
-                size = max(math.sqrt(doc.length * doc.whole_message), 30.0)
-                norm = 0.9 * (0.25 + 0.75 * size / 40.0)
+                length = max(doc.length**0.75 * doc.whole_message**0.25, 30.0)
+                norm = 0.9 * (0.25 + 0.75 * length / 40.0)
                 scores.passages[doc.row.n] += weight * rare * 1.9 * tf / (tf + norm)
-    return rare
 
 
-def _sittings(scores: Scores, by_sitting: Mapping[int, list[Doc]], own: Mapping[int, int], weight: float) -> None:
-    lengths = {sitting: sum(doc.length for doc in together) for sitting, together in by_sitting.items()}
+def _bm25(scores: dict[int, float], groups: Mapping[int, list[Doc]], own: Mapping[int, int], weight: float) -> None:
+    """Plain BM25 with whole messages, or whole sittings, as the documents."""
+    lengths = {group: sum(doc.length for doc in together) for group, together in groups.items()}
     mean = max(1.0, sum(lengths.values()) / len(lengths))
-    held = {s: sum(own[doc.row.n] for doc in together) for s, together in by_sitting.items()}
-    rare = idf(len(by_sitting), sum(1 for times in held.values() if times))
-    for sitting, times in held.items():
-        norm = 1.2 * (0.25 + 0.75 * lengths[sitting] / mean)
-        scores.sittings[sitting] += weight * rare * 2.2 * times / (times + norm)
+    held = {group: sum(own[doc.row.n] for doc in together) for group, together in groups.items()}
+    rare = idf(len(groups), sum(1 for times in held.values() if times))
+    for group, times in held.items():
+        norm = 1.2 * (0.25 + 0.75 * lengths[group] / mean)
+        scores[group] += weight * rare * 2.2 * times / (times + norm)
 
 
 @dataclass
@@ -210,6 +222,7 @@ def fused(
     """The score of each message."""
     best = max(words.messages.values()) or 1.0
     top = max(words.sittings.values()) or 1.0
+    whole = max(words.whole.values()) or 1.0
     sizes: dict[int, int] = {}
     for doc in scope:
         sizes[doc.sitting] = sizes.get(doc.sitting, 0) + doc.length
@@ -220,6 +233,7 @@ def fused(
             continue
         together = SITTING_WORDS * words.sittings[doc.sitting] / top
         score = WORDS * words.messages[message] / best
+        score += WHOLE_WORDS * words.whole[message] / whole * doc.whole_message / (WHOLE_SIZE + doc.whole_message)
         if near is not None:
             score += MEANING * near.messages[message]
             together += SITTING_MEANING * near.sittings[doc.sitting]
