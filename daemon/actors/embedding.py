@@ -93,6 +93,8 @@ class Embedding:
         """The vector of a question in the space that answers. One that was silent is not waited for again for a while."""
         if self.config.retrieval.embedder == NO_EMBEDDER:
             return Meaning(degraded=NONE_CHOSEN)
+        if self.active is None and self.target is None and self.problem is None:
+            await self.refresh()  # nobody has looked yet: the daemon has just begun
         space = self.active
         if space is None:
             return Meaning(degraded=self.problem or NO_VECTORS)
@@ -191,7 +193,7 @@ class Embedding:
             key = await self._credentials.find("openai" if settings.kind == "openai" else name, settings.api_key_env)
             if key is None:
                 raise EmbedderError(
-                    f"the embedder {name!r} needs a key: set {settings.api_key_env}; search is lexical until then"
+                    f"the embedder {name!r} needs a key: set {settings.api_key_env}; until then it makes no vectors"
                 )
             return key
 

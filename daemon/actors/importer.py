@@ -3,6 +3,7 @@
 What is there already is skipped, so an import can be repeated, resumed, and run again whenever a file has grown.
 """
 
+import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 RECORDS = 256
 MOST_HELD = 4096
 HEAD_BYTES = 4096
+SUFFIXES = frozenset({".jsonl", ".ndjson", ".json", ".zip", ".db"})
 MOST_NAMED = 100
 MOST_SESSIONS = 1000
 POLL_SECONDS = 0.75
@@ -169,7 +171,7 @@ class Importer(Actor):
             form = FORMATS.get(kind)
             if form is None:
                 raise InvalidParams(f"no format {kind!r}; there are {', '.join(FORMATS)}", format=kind)
-            sources = await trio.to_thread.run_sync(_sources, form, path)
+            sources = await trio.to_thread.run_sync(_sources, form, path, asked.format is None, self._kinds)
         except ValueError as error:
             self._kinds.pop(path, None)
             raise InvalidParams(f"path: {error}") from None
@@ -177,8 +179,9 @@ class Importer(Actor):
             raise InvalidParams(f"path: {error.filename or path} cannot be read: {error.strerror}") from None
         self._kinds[path] = kind
         tally = Tally(kind)
-        for source in sources:
-            seen = (kind, asked.session_id, source.file)
+        for name, source in sources:
+            form = FORMATS[name]
+            seen = (name, asked.session_id, source.file)
             known = self._marks.get(seen)
             if known is not None and known[0] == source.mark:
                 tally.sessions |= known[1]
@@ -330,8 +333,16 @@ def _take(records: Iterator[Record], most: int) -> list[Record]:
     return list(islice(records, most))
 
 
-def _sources(form: Format, path: Path) -> list[Source]:
-    return [_source(file) for file in form.files(path)]
+def _sources(form: Format, path: Path, mixed: bool, kinds: dict[Path, str]) -> list[tuple[str, Source]]:
+    """The files of a format; a folder may hold others beside them, each of which is taken for what it looks like."""
+    files = dict.fromkeys(form.files(path), form.name)
+    if mixed and path.is_dir() and all(file.is_file() for file in files):
+        for file in (*files, *(f for f in path.glob("*") if f.suffix in SUFFIXES and f.is_file() and f not in files)):
+            with contextlib.suppress(ValueError, OSError):
+                if file not in kinds:
+                    kinds[file] = detect(file)
+                files[file] = kinds[file]
+    return [(name, _source(file)) for file, name in sorted(files.items())]
 
 
 def _source(file: Path) -> Source:

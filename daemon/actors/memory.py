@@ -29,7 +29,7 @@ from contextinfinity.protocol.model import ChunkType, MemoryHit, RetrievalStats,
 
 log = logging.getLogger(__name__)
 
-PAGE = 5000
+PAGE, FEW = 5000, 20
 MOST_WORDS = 6
 PROMPT_DEADLINE, PROMPT_PATIENCE = 3.0, 0.8
 """How long a turn waits for memory at most, and of that for the embedder: without it words have to do."""
@@ -98,7 +98,7 @@ class Memory:
             took_ms=round((time.perf_counter() - begun) * 1e3, 2),
             mode="text" if meaning.vector is None else wanted.mode,
             embedder=meaning.embedder,
-            degraded=meaning.degraded if wanted.mode != "text" else None,
+            degraded=(meaning.degraded or _lacking(index)) if wanted.mode != "text" else None,
         )
         return MemoryFound(hits, stats)
 
@@ -261,6 +261,11 @@ class Memory:
     def rest(self) -> None:
         """Let go of the arrays; the next search fills them again."""
         self._index = self._broken = None
+
+
+def _lacking(index: HotIndex) -> str | None:
+    missing = index.without_vector()
+    return f"{missing} passages wait to be embedded: they are found by words alone until then" if missing > FEW else None
 
 
 def _put(index: HotIndex, numbers: list[int], raw: bytes) -> None:

@@ -1,5 +1,7 @@
 """What memory brings into a turn unasked: where it looks, and what it must not repeat or bring back."""
 
+import msgspec
+
 from contextinfinity.daemon.actors.memory import Recalled, Search
 from contextinfinity.daemon.actors.world import World
 from contextinfinity.daemon.core.assembly import Assembled
@@ -9,6 +11,8 @@ from contextinfinity.daemon.storage.branches import Segment
 from contextinfinity.protocol.blocks import Message
 
 RECENT_MESSAGES, RECENT_TURNS = 2, 2
+SURE = 0.66
+"""The cosine from which something is quoted as an answer although it shares no word with the question."""
 
 
 async def recall(
@@ -34,7 +38,12 @@ async def _wanted(world: World, branch_id: str, assembled: Assembled, text: str,
 def quotable(assembled: Assembled, session_id: str) -> tuple[Artifact, ...]:
     """What the embedded provider may quote: what memory brought back, best first, and the turn before, indexed or not."""
     best = sorted(zip(assembled.packed.quoted, assembled.packed.artifacts, strict=True), key=lambda pair: -pair[0].score)
-    found = [artifact for _, artifact in best]
+    found = [
+        artifact
+        if quoted.similarity is not None and quoted.similarity >= SURE
+        else msgspec.structs.replace(artifact, chunk_id="")
+        for quoted, artifact in best
+    ]
     known = {(artifact.turn_id, artifact.role) for artifact in found}
     recent = [
         Artifact(

@@ -182,6 +182,9 @@ class HotIndex:
         if self._mean is not None:
             self._place(places, vectors @ self._mean)
 
+    def without_vector(self) -> int:
+        return len(self) - int(np.count_nonzero(self.has_vector.values))
+
     def forget_vectors(self) -> None:
         """Go on with words alone."""
         self.vectors = None

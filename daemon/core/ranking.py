@@ -134,7 +134,7 @@ def rank(index: HotIndex, scope: Scope, asked: Question, vector: Floats | None, 
     coverage = best_of_messages(scope, words.coverage)
     found = []
     for message in _best(total, among, most):
-        position = _best_passage(scope, int(message), words, near)
+        position = _best_passage(scope, message, words, near, wanted.allowed)
         found.append(
             Ranked(
                 position=int(scope.members[position]),
@@ -212,13 +212,15 @@ def _place(scores: Doubles, own: float) -> int:
     return 1 + int(np.count_nonzero(scores > own))
 
 
-def _best_passage(scope: Scope, message: int, words: Lexical, near: Dense | None) -> int:
+def _best_passage(scope: Scope, message: int, words: Lexical, near: Dense | None, allowed: Mask | None) -> int:
     """What is shown of a message: rather what holds the words itself than what stands beside them."""
     start = int(scope.message_starts[message])
     end = int(scope.message_starts[message + 1]) if message + 1 < len(scope.message_starts) else len(scope.members)
     scores = WORDS * (words.passages[start:end] / (words.passages.max() or 1.0) + words.coverage[start:end])
     if near is not None:
         scores = scores + MEANING * near.passages[start:end]
+    if allowed is not None:
+        scores = np.where(allowed[start:end], scores, -np.inf)
     return start + int(np.argmax(scores))
 
 

@@ -23,7 +23,8 @@ OWN_LENGTH = 0.75
 WITHIN = 0.4
 """How much a term counts for the other passages of its message, however far."""
 WHOLE_K1, WHOLE_B = 1.2, 0.75
-BEST_OF_SITTING = 3
+BEST_OF_SITTING, MOST_Z = 3, 3.5
+"""Among very many much alike, anything else stands out by so much that no word could speak against it."""
 UNHEARD = 0.5
 """A word that stands nowhere counts half as much as one that stands once, when it is asked how much of a question is held."""
 DENSE = 16
@@ -265,7 +266,7 @@ def _standardised(values: Doubles) -> Doubles:
     known = values[~np.isnan(values)]
     if len(known) < 2 or not (sd := float(known.std())):
         return np.zeros(len(values))
-    return np.nan_to_num((values - float(known.mean())) / sd)
+    return np.clip(np.nan_to_num((values - float(known.mean())) / sd), -MOST_Z, MOST_Z)
 
 
 def _best_three(z: Doubles, sitting: NDArray[np.int32]) -> Doubles:

@@ -206,7 +206,7 @@ def standardised(values: Mapping[int, float]) -> dict[int, float]:
     numbers = list(values.values())
     mean = sum(numbers) / len(numbers)
     sd = math.sqrt(sum((value - mean) ** 2 for value in numbers) / len(numbers))
-    return {key: (value - mean) / sd for key, value in values.items()} if sd else {}
+    return {key: max(-3.5, min(3.5, (value - mean) / sd)) for key, value in values.items()} if sd else {}
 
 
 def fused(
