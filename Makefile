@@ -36,7 +36,7 @@ bench: model
 
 # The same proofs as in `make test`, for as long as an evening allows.
 soak: model
-	CTX_CRASH_POINTS=100000 CTX_KILL_CYCLES=1000 CTX_SOAK_TURNS=1000 CTX_LOAD_SECONDS=120 CTX_RESTARTS=200 \
+	CTX_IO_STRIDE=1 CTX_CRASH_POINTS=100000 CTX_KILL_CYCLES=1000 CTX_SOAK_TURNS=1000 CTX_LOAD_SECONDS=120 CTX_RESTARTS=200 \
 	  $(BIN)/python -m pytest -q tests/durability tests/crash tests/e2e -o timeout=7200
 
 docs: install

@@ -216,6 +216,8 @@ def to_index(tx: Tx, after: int, limit: int, *, everything: bool) -> list[tuple[
 
 def mend(tx: Tx, at: str) -> bool:
     """At start: ask for what is missing of the index. Whether there is anything."""
+    tx.run("DELETE FROM passage_vectors WHERE passage NOT IN (SELECT n FROM passages WHERE chunk IN (SELECT n FROM chunks))")
+    tx.run("DELETE FROM passages WHERE chunk NOT IN (SELECT n FROM chunks)")
     lacking = bool(to_index(tx, 0, 1, everything=False))
     if lacking:
         jobs.enqueue(tx, "mend_index", "", None, at)
