@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from bench import crowd, growth, ping, recovery, stalls, start, stream, submit
+from bench import crowd, growth, ingest, memory, ping, recovery, stalls, start, stream, submit
 from bench.table import Row, load, machine, show
 
 ROWS: dict[str, Callable[[], list[Row]]] = {
@@ -24,6 +24,8 @@ ROWS: dict[str, Callable[[], list[Row]]] = {
     "recovery": recovery.measure,
     "stalls": stalls.measure,
     "growth": growth.measure,
+    "search": memory.measure,
+    "ingest": ingest.measure,
 }
 
 

@@ -91,7 +91,14 @@ def process(command: Sequence[str | Path], *, home: Path, more: Mapping[str, str
 @contextmanager
 def daemon(config: str = "", more: Mapping[str, str] | None = None) -> Iterator[Daemon]:
     """A daemon that answers, in an empty home."""
-    with folder() as home, sockets() as short:
+    with folder() as home, daemon_in(home, config, more) as running:
+        yield running
+
+
+@contextmanager
+def daemon_in(home: Path, config: str = "", more: Mapping[str, str] | None = None) -> Iterator[Daemon]:
+    """The same in a home that may have been used before."""
+    with sockets() as short:
         path = short / "ctxd.sock"
         (home / "config.toml").write_text(config)
         command = [BIN / "ctxd", "--home", home, "--socket", path, "--log-level", "warning"]

@@ -11,6 +11,7 @@ from contextinfinity.daemon.actors.embedding import RETRY_SECONDS, Embedding
 from contextinfinity.daemon.actors.memory import Memory
 from contextinfinity.daemon.runtime.actor import Actor, Ref, nudge
 from contextinfinity.daemon.runtime.ids import now
+from contextinfinity.daemon.runtime.memory import give_back
 from contextinfinity.daemon.storage.storage import Storage
 from contextinfinity.protocol.errors import Fault
 
@@ -54,7 +55,7 @@ class Keeper(Actor):
             idle = self._idle_seconds()
             await trio.sleep(idle / 4)
             limit = trio.current_time() - idle
-            if self._memory.used < limit:
-                self._memory.rest()
+            if self._memory.used < limit and await self._memory.rest():
+                await trio.to_thread.run_sync(give_back)
             if max(self._memory.used, self._embedding.used) < limit:
                 await self._embedding.rest()

@@ -167,6 +167,7 @@ class Memory:
         """The order of what was found; with `exclude`, without these turns and those that were asked again."""
         self.used = trio.current_time()
         index = await self._fresh()
+        self.used = trio.current_time()
         excluded = await self._storage.turns_left_out(exclude) if exclude is not None else []
         if meaning.vector is not None and (index.vectors is None or meaning.space != self._space):
             why = "the vectors cannot be read" if self._broken is not None else "another embedder is taking over"
@@ -206,7 +207,7 @@ class Memory:
     def _present(self, located: Sequence[Located | None]) -> list[tuple[int, Located]]:
         """Those that are still there; if rows have gone, the arrays are made anew."""
         if None in located:
-            self.rest()
+            self._index = None
         return [(i, one) for i, one in enumerate(located) if one is not None]
 
     async def _diverse(self, index: HotIndex, order: _Order, most: int) -> _Order:
@@ -258,9 +259,11 @@ class Memory:
             if len(known) < PAGE:
                 return
 
-    def rest(self) -> None:
-        """Let go of the arrays; the next search fills them again."""
-        self._index = self._broken = None
+    async def rest(self) -> bool:
+        """Let go of the arrays, but not while they are filled; whether there were any. The next search fills them again."""
+        async with self._filling:
+            had, self._index, self._broken = self._index is not None, None, None
+            return had
 
 
 def _lacking(index: HotIndex) -> str | None:

@@ -181,8 +181,9 @@ def _spread_densely(scope: Scope, holders: NDArray[np.int64], times: Doubles, le
     count = len(scope.members)
     held = np.zeros(count)
     held[holders] = times
-    dense, near, far = held.copy(), held * lengths.giver, held * lengths.stranger
     several = len(scope.message_starts) < count
+    dense, far = held.copy(), held * lengths.stranger
+    near = held * lengths.giver if several else far
     for distance, share in enumerate(before, 1):
         gift = _gift(scope, near[:-distance], far[:-distance], distance) if several else far[:-distance]
         dense[distance:] += share * gift * scope.together[distance - 1]
@@ -219,6 +220,8 @@ def _idf(count: int, holders: int) -> float:
 
 def best_of_messages(scope: Scope, passages: Doubles) -> Doubles:
     """A message is as good as its best passage."""
+    if len(scope.message_starts) == len(passages):
+        return passages
     best: Doubles = np.maximum.reduceat(passages, scope.message_starts)
     return best
 
@@ -246,6 +249,9 @@ def dense(index: HotIndex, scope: Scope, query: Floats) -> Dense:
     shift = float(mean @ query) - float(mean @ mean)
     centred = (cosines - drift[members] - shift) * stretch[members] / (np.linalg.norm(moved) or 1.0)
     known = index.has_vector.values[members]
+    if known.all() and len(starts) == len(members):  # chat: every message is one passage
+        z = _standardised(centred.astype(np.float64))
+        return Dense(cosines.astype(np.float64), z, _best_three(z, scope.sitting), z)
     if known.all():
         counts = np.diff(np.append(starts, len(members)))
         by_message = 0.8 * np.maximum.reduceat(centred, starts) + 0.2 * np.add.reduceat(centred, starts) / counts

@@ -3,12 +3,8 @@
 `models` knows where the files are and whether they are right, `onnx` runs them; all of it happens in threads.
 """
 
-import ctypes
-import gc
 import hashlib
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +15,7 @@ from contextinfinity.daemon.embedders import models
 from contextinfinity.daemon.embedders.base import DEFAULT_THRESHOLD, EmbedderError, Vectors
 from contextinfinity.daemon.embedders.catalogue import CATALOGUE, MAX_TOKENS, MODEL, TOKENIZER
 from contextinfinity.daemon.embedders.onnx import Model, Recipe, Tokens, pieces
+from contextinfinity.daemon.runtime.memory import give_back
 
 SHORT = 8
 SLICE = 64
@@ -89,7 +86,7 @@ class LocalEmbedder:
         async with self._loading:
             if self._model is not None:
                 self._model = None
-                await trio.to_thread.run_sync(_give_back_memory)
+                await trio.to_thread.run_sync(give_back)
 
     async def _ready(self) -> Model:
         """The model, loaded by whoever comes first. A thread is never abandoned, so that none is half loaded."""
@@ -149,11 +146,3 @@ def _short_hash(path: Path) -> str:
         return models.fingerprint(path)[:SHORT]
     except OSError:
         return "absent"
-
-
-def _give_back_memory() -> None:
-    """The allocator keeps what the model used unless it is told to return it."""
-    gc.collect()
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):  # only glibc has it
-            ctypes.CDLL(None).malloc_trim(0)

@@ -264,8 +264,9 @@ class Resting:
 
 
 class RestingMemory(Resting):
-    def rest(self) -> None:
+    async def rest(self) -> bool:
         self.rests += 1
+        return False
 
 
 class RestingEmbedding(Resting):
@@ -304,7 +305,7 @@ async def test_a_search_after_a_rest_finds_the_same(tmp_path: Path) -> None:
         await tree.talk(await tree.new_branch(), "automobile")
         await tree.embedded()
         before = (await tree.search("car")).results
-        tree.memory.rest()
+        await tree.memory.rest()
         await tree.embedding.rest()
         assert embedder.rested == 1
         assert (await tree.search("car")).results == before

@@ -104,7 +104,7 @@ async def test_two_searches_at_once_fill_one_index(tmp_path: Path) -> None:
                 nursery.start_soon(look)
         assert len(set(map(tuple, found))) == 1
         assert found[0][0] == "Fact 2 about heron-2."
-        tree.memory.rest()
+        await tree.memory.rest()
         assert await tree.texts("heron-2") == found[0], "filled anew it finds the same"
 
 
