@@ -31,7 +31,7 @@ from contextinfinity.daemon.storage.imports import Batch, ImportedTurn, Position
 from contextinfinity.daemon.storage.sessions import NewSession
 from contextinfinity.daemon.storage.storage import Storage
 from contextinfinity.protocol.blocks import Message
-from contextinfinity.protocol.errors import Fault, InvalidParams
+from contextinfinity.protocol.errors import Fault, InvalidParams, InvalidState
 from contextinfinity.protocol.methods import Imported
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,7 @@ class Source(msgspec.Struct, frozen=True):
     head: bytes
     mark: str
     size: int
+    inode: int
 
 
 class Tally:
@@ -106,7 +107,7 @@ class Tally:
 
 
 class Importer(Actor):
-    answers = (Fault,)
+    answers = (Fault, ActorGone, AskTimeout, MailboxFull)
 
     def __init__(
         self,
@@ -146,9 +147,17 @@ class Importer(Actor):
         return self._locks.setdefault(place, trio.Lock())
 
     async def handle(self, message: ImportMessages | ImportPath) -> Imported:
-        if isinstance(message, ImportMessages):
-            return await self._import_messages(message)
-        return await self._import_path(message)
+        try:
+            if isinstance(message, ImportMessages):
+                return await self._import_messages(message)
+            return await self._import_path(message)
+        except self.answers:
+            raise
+        except Exception as error:
+            log.exception("an import failed")
+            raise InvalidState(
+                f"the import failed ({type(error).__name__}; the daemon's log has more): what was taken over before is kept"
+            ) from None
 
     async def _import_messages(self, asked: ImportMessages) -> Imported:
         tally = Tally("jsonl")
@@ -180,6 +189,9 @@ class Importer(Actor):
         self._kinds[path] = kind
         tally = Tally(kind)
         for name, source in sources:
+            if isinstance(source, str):
+                tally.damage(*source.split(": ", 1))
+                continue
             form = FORMATS[name]
             seen = (name, asked.session_id, source.file)
             known = self._marks.get(seen)
@@ -192,12 +204,12 @@ class Importer(Actor):
                     await self._import_file(tally, form, source, asked)
                 self._marks[seen] = (source.mark, {s: b for s, b in tally.sessions.items() if s not in before})
             except OSError as error:
-                tally.damage(str(source.file), f"it cannot be read: {error.strerror}")
+                tally.damage(shown(source.file), f"it cannot be read: {error.strerror}")
             except (Fault, ActorGone, AskTimeout, MailboxFull):
                 raise
             except Exception as error:
                 log.exception("%s cannot be imported", source.file)
-                tally.damage(str(source.file), f"reading it failed ({type(error).__name__}); the daemon's log has more")
+                tally.damage(shown(source.file), f"reading it failed ({type(error).__name__}); the daemon's log has more")
                 self._marks[seen] = (source.mark, {})  # not again until it changes
         return tally.result()
 
@@ -222,7 +234,7 @@ class Importer(Actor):
                 upto = closed(said) if batch and len(said) < MOST_HELD else len(said)
                 if upto and key not in targets:
                     known = conversations.get(key, Conversation(key=key))
-                    titled = msgspec.structs.replace(known, title=asked.title or known.title or source.file.stem)
+                    titled = msgspec.structs.replace(known, title=asked.title or known.title or shown(Path(source.file.stem)))
                     scope = form.name if key else f"{form.name}:{source.place}"
                     targets[key] = await self._target(tally, titled, scope, asked.session_id)
                 if upto:
@@ -235,12 +247,12 @@ class Importer(Actor):
                 break
             if form.append_only and not held:
                 offset = batch[-1].offset
-                reached = Position(offset, _hash(source.head), "", await _tail_of(source, offset), touched)
+                reached = await _reached(source, offset, "", touched)
                 await self._storage.set_import_position(form.name, place, reached, now())
             done = min(batch[-1].offset, source.size)
-            self._hub.progress("import.progress", path=str(source.file), done=done, total=source.size, turns=tally.turns)
+            self._hub.progress("import.progress", path=shown(source.file), done=done, total=source.size, turns=tally.turns)
             end = batch[-1].offset if form.append_only else 0
-        reached = Position(end, _hash(source.head), source.mark, await _tail_of(source, end), touched)
+        reached = await _reached(source, end, source.mark, touched)
         await self._storage.set_import_position(form.name, place, reached, now())
         tally.sessions |= touched
 
@@ -255,7 +267,7 @@ class Importer(Actor):
                     known = conversations.get(item.key)
                     conversations[item.key] = item if known is None else _merged(known, item)
                 case Damaged(where, why):
-                    tally.damage(f"{file.name}, {where}", why)
+                    tally.damage(f"{shown(Path(file.name))}, {where}", why)
                     tally.skipped += 1
                 case Skipped():
                     tally.skipped += 1
@@ -333,7 +345,7 @@ def _take(records: Iterator[Record], most: int) -> list[Record]:
     return list(islice(records, most))
 
 
-def _sources(form: Format, path: Path, mixed: bool, kinds: dict[Path, str]) -> list[tuple[str, Source]]:
+def _sources(form: Format, path: Path, mixed: bool, kinds: dict[Path, str]) -> list[tuple[str, Source | str]]:
     """The files of a format; a folder may hold others beside them, each of which is taken for what it looks like."""
     files = dict.fromkeys(form.files(path), form.name)
     if mixed and path.is_dir() and all(file.is_file() for file in files):
@@ -342,7 +354,18 @@ def _sources(form: Format, path: Path, mixed: bool, kinds: dict[Path, str]) -> l
                 if file not in kinds:
                     kinds[file] = detect(file)
                 files[file] = kinds[file]
-    return [(name, _source(file)) for file, name in sorted(files.items())]
+    found: list[tuple[str, Source | str]] = []
+    for file, name in sorted(files.items()):
+        try:
+            found.append((name, _source(file)))
+        except OSError as error:
+            found.append((name, f"{shown(file)}: it cannot be read: {error.strerror}"))
+    return found
+
+
+def shown(path: Path) -> str:
+    """As text that can be kept and sent: a name may hold bytes that are none."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
 
 
 def _source(file: Path) -> Source:
@@ -351,13 +374,13 @@ def _source(file: Path) -> Source:
     if file.is_dir():
         inside = [p.stat() for p in file.rglob("*") if p.is_file()]
         newest, size, count = max((s.st_mtime_ns for s in inside), default=0), sum(s.st_size for s in inside), len(inside)
-        return Source(file, str(file.resolve()), b"", f"{size} {newest} {count}", size)
+        return Source(file, shown(file.resolve()), b"", f"{size} {newest} {count}", size, found.st_ino)
     beside = file.with_name(file.name + "-wal")  # of a database
     if beside.exists():
         newest, size = max(newest, beside.stat().st_mtime_ns), size + beside.stat().st_size
     with file.open("rb") as opened:
         head = opened.read(HEAD_BYTES)
-    return Source(file, str(file.resolve()), head, f"{size} {newest} {found.st_ino}", size)
+    return Source(file, shown(file.resolve()), head, f"{size} {newest} {found.st_ino}", size, found.st_ino)
 
 
 def _hash(head: bytes) -> bytes:
@@ -372,8 +395,15 @@ def _has_grown(source: Source, before: Position) -> bool:
     return whole and _tail(source, before.offset) == before.tail
 
 
-async def _tail_of(source: Source, offset: int) -> bytes:
-    return await trio.to_thread.run_sync(_tail, source, offset)
+async def _reached(source: Source, offset: int, mark: str, touched: dict[str, str]) -> Position:
+    """How far a file was read; from the beginning next time, if another has taken its place meanwhile."""
+
+    def look() -> Position:
+        if offset and source.file.stat().st_ino != source.inode:
+            return Position(0, b"", "", b"", touched)
+        return Position(offset, _hash(source.head), mark, _tail(source, offset), touched)
+
+    return await trio.to_thread.run_sync(look)
 
 
 def _tail(source: Source, offset: int) -> bytes:

@@ -116,7 +116,7 @@ class HttpEmbedder:
         return row
 
     async def rest(self) -> None:
-        self._key = None
+        self._key = self._dim = None
         await self._connections.close()
 
     async def _embed(self, texts: Sequence[str]) -> Vectors:

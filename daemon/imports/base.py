@@ -79,4 +79,6 @@ def sources(path: Path, patterns: tuple[str, ...], expected: str) -> list[Path]:
             return found
         raise ValueError(f"nothing to import in {path}: give {expected}")
     path.stat()
+    if not path.is_file():
+        raise ValueError(f"{path} is neither a file nor a folder: give {expected}")
     return [path]

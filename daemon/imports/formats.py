@@ -37,6 +37,9 @@ KEYS = {
 
 def detect(path: Path) -> str:
     """The name of the format a path looks like; `ValueError` lists the formats if it is none of them."""
+    path.stat()
+    if not path.is_dir() and not path.is_file():
+        raise ValueError(f"{path} is neither a file nor a folder")
     name = _folder(path) if path.is_dir() else _file(path)
     if name is None:
         raise ValueError(f"{path} is in no format known here: name one of {', '.join(FORMATS)}")

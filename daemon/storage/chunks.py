@@ -327,11 +327,10 @@ def timeline(tx: Tx, session_id: str | None, branch_id: str | None, around: floa
     """The first chunk of each message in order of time: the latest, or half before and half after a moment."""
     where, values = "c.owner = ?", [tx.owner]
     if branch_id is not None:
-        inside = [
-            f"(c.branch_id = ? AND t.turn_seq > {s.after} AND t.turn_seq <= {s.upto})" for s in branches.lineage(tx, branch_id)
-        ]
+        line = branches.lineage_of(tx, branch_id)
+        inside = [f"(c.branch_id = ? AND t.turn_seq > {s.after} AND t.turn_seq <= {s.upto})" for s in line]
         where += f" AND ({' OR '.join(inside)})"
-        values += [s.branch_id for s in branches.lineage(tx, branch_id)]
+        values += [s.branch_id for s in line]
     elif session_id is not None:
         where += " AND c.session_id = ?"
         values.append(session_id)
