@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import os
 import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from contextinfinity.daemon.core.when import posix
-from contextinfinity.protocol.errors import Fault, InvalidParams
+from contextinfinity.protocol.errors import Fault, InvalidParams, NotFound
 from tests.e2e.test_memory_e2e import LEXICAL, Home, said
 from tests.imports import test_chatgpt, test_claude, test_claude_code, test_codex, test_opencode
 from tests.imports.harness import write, write_lines
@@ -191,3 +193,60 @@ def test_an_import_that_was_killed_is_completed_by_repeating_it(tmp_path: Path, 
             first = home.call("turn.list", branch_id=branch["id"], limit=1)["turns"][0]
             assert first["final_assistant_message"]["rendered_text"] == "assistant 0 about heron 0"
             assert home.call("store.verify")["problems"] == []
+
+
+@pytest.mark.parametrize("at", ["9999-12-31T23:59:59.9999999Z", "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59"])
+def test_a_date_beyond_the_calendar_is_named_and_stops_nobody(home: Home, at: str) -> None:
+    for _ in range(8):
+        with pytest.raises(InvalidParams, match=r"messages\[0\]\.created_at"):
+            home.call("transcript.import", messages=[{"role": "user", "text": "x", "created_at": at}])
+    assert home.call("transcript.import", messages=[{"role": "user", "text": "good"}])["turns"] == 1
+
+
+def test_what_is_no_file_is_refused_at_once(home: Home, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(InvalidParams, match="neither a file nor a folder"):
+            home.call("transcript.import", path=str(path))
+    assert home.call("transcript.import", messages=[{"role": "user", "text": "good"}])["turns"] == 1
+
+
+def test_a_keyed_import_happens_once_however_often_it_is_called_at_once(home: Home) -> None:
+    def one(_: int) -> object:
+        with home.daemon.wire() as wire:
+            return wire.call("transcript.import", messages=[{"role": "user", "text": "once"}], idempotency_key="K")
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(one, range(8)))
+    assert all(answer == answers[0] for answer in answers)
+    assert len(home.call("session.list")["sessions"]) == 1
+
+
+def test_a_file_that_was_replaced_is_read_anew(home: Home, tmp_path: Path) -> None:
+    """Also if it begins as the old one did, and is longer."""
+    head = [said("user", f"head {n}", "2026-01-02T03:04:05Z") for n in range(100)]
+    path = write_lines(tmp_path / "r.jsonl", [*head, *(said("user", f"old {n}", "2026-01-02T03:04:05Z") for n in range(50))])
+    assert home.call("transcript.import", path=str(path))["turns"] == 150
+    other = write_lines(tmp_path / "n", [*head, *(said("user", f"brand new {n}", "2026-01-02T03:04:05Z") for n in range(80))])
+    os.replace(other, path)
+    home.call("transcript.import", path=str(path))
+    texts = [t["user_message"]["rendered_text"] for s in home.call("session.list")["sessions"] for t in
+             home.call("turn.list", branch_id=s["active_branch"], limit=10_000)["turns"]]  # fmt: skip
+    assert all(texts.count(f"brand new {n}") == 1 for n in range(80))
+
+
+def test_one_unreadable_file_does_not_keep_the_others_out(home: Home, tmp_path: Path) -> None:
+    folder = tmp_path / "u"
+    folder.mkdir()
+    write_lines(folder / "a.jsonl", LINES)
+    (folder / "b.jsonl").symlink_to("/proc/self/mem")
+    made = home.call("transcript.import", path=str(folder), format="jsonl")
+    assert made["turns"] == 1
+    assert any("b.jsonl" in place for place in made["damaged"])
+
+
+def test_unknown_places_are_not_found_rather_than_damage(home: Home) -> None:
+    for method in ("memory.timeline", "memory.chunks"):
+        for what in ("branch_id", "session_id"):
+            with pytest.raises(NotFound):
+                home.call(method, **{what: "x"})
