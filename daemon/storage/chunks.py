@@ -381,7 +381,7 @@ def of_turn(tx: Tx, turn_id: str) -> tuple[str, ...]:
     """A turn can be read whatever has become of the index."""
     try:
         return tuple(row[0] for row in tx.rows("SELECT id FROM chunks WHERE source_turn = ? ORDER BY n", turn_id))
-    except apsw.Error:
+    except (apsw.CorruptError, apsw.SQLError):
         return ()
 
 

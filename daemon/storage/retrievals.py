@@ -24,5 +24,5 @@ def of_turn(tx: Tx, turn_id: str) -> tuple[str, ...]:
     """A turn can be read whatever has become of the index."""
     try:
         return tuple(row[0] for row in tx.rows("SELECT chunk_id FROM retrievals WHERE turn_id = ? ORDER BY rank", turn_id))
-    except apsw.Error:
+    except (apsw.CorruptError, apsw.SQLError):
         return ()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 import trio
 
 from contextinfinity.daemon import main
@@ -18,7 +19,7 @@ from contextinfinity.daemon.actors.branch import BranchActor, Submit
 from contextinfinity.daemon.actors.turn import Accepted
 from contextinfinity.daemon.runtime import failpoints
 from contextinfinity.daemon.runtime.ids import now
-from contextinfinity.daemon.storage import connection, database, jobs, storage, turns
+from contextinfinity.daemon.storage import chunks, connection, database, imports, jobs, migrations, storage, turns
 from contextinfinity.daemon.storage.connection import Job, Tx
 from contextinfinity.protocol.methods import Submitted
 
@@ -113,6 +114,57 @@ def forget_to_finish_jobs() -> None:
     jobs.finish = lambda tx, job, at: None
 
 
+def mark_indexed_before_the_chunks() -> None:
+    """The milestone is in one transaction, the chunks are in the next."""
+
+    async def hasty(self: storage.Storage, indexed: chunks.IndexedTurn, at: str, job: jobs.Job, *, embed: bool) -> int:
+        await self._write(chunks.index_turn, msgspec.structs.replace(indexed, chunks=()), at, job)
+        failpoints.hit("index.stored")
+        made: int = await self._write(chunks.index_turn, indexed, at, None, embed=embed)
+        return made
+
+    storage.Storage.index_turn = hasty  # type: ignore[method-assign, assignment]
+
+
+def insert_chunks_again() -> None:
+    """Neither the schema nor the code minds a chunk that is there already."""
+    unique = "UNIQUE (source_turn, chunk_type, content_hash)"
+    scripts = [(name, script.replace(f",\n  {unique}", "")) for name, script in migrations.MIGRATIONS]
+    assert scripts != migrations.MIGRATIONS
+    migrations.MIGRATIONS[:] = scripts
+    insert = chunks._insert
+
+    class Forgetful:
+        """A transaction that never finds a chunk."""
+
+        def __init__(self, tx: Tx) -> None:
+            self._tx = tx
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._tx, name)
+
+        def row(self, sql: str, *values: Any) -> Any:
+            return None if sql.startswith("SELECT 1 FROM chunks") else self._tx.row(sql, *values)
+
+    chunks._insert = lambda tx, *more: insert(Forgetful(tx), *more)  # type: ignore[arg-type]
+
+
+def acknowledge_imports_before_commit() -> None:
+    """The client hears that its history is safe while it is still in memory."""
+    add = storage.Storage.add_imported
+
+    async def early(self: storage.Storage, batch: imports.Batch, at: str) -> int:
+        async def late() -> None:
+            await trio.sleep(LATE)
+            failpoints.hit("import.stored")
+            await add(self, batch, at)
+
+        trio.lowlevel.spawn_system_task(late)
+        return len(batch.turns)
+
+    storage.Storage.add_imported = early  # type: ignore[method-assign]
+
+
 def small() -> None:
     """A database that may not grow beyond the number of pages in a file: a full disk where none can be made."""
     limits = Path(os.environ[PAGES])
@@ -133,6 +185,9 @@ MUTANTS: dict[str, Callable[[], None]] = {
         judge_again_at_every_start,
         report_before_recording,
         forget_to_finish_jobs,
+        mark_indexed_before_the_chunks,
+        insert_chunks_again,
+        acknowledge_imports_before_commit,
         small,
     )
 }

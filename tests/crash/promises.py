@@ -5,21 +5,34 @@
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from contextinfinity.daemon.storage.connection import open_reader
+from contextinfinity.daemon.runtime.ids import now
+from contextinfinity.daemon.storage import jobs, verify
+from contextinfinity.daemon.storage.connection import open_reader, open_writer, write_batch
 from contextinfinity.protocol.errors import NotFound
 from contextinfinity.protocol.events import DURABLE
 from contextinfinity.protocol.model import Phase
 from tests.support.daemon import Daemon
+from tests.support.model_check import settled
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire
 
 UNFINISHED: tuple[Phase, ...] = ("accepted", "context_prepared", "responding")
+STALLED_SECONDS = 8.0
+LOOKED_AT_SECONDS = 40.0
+"""What waits without a worker on it is found when one looks by itself; what runs and does not end is stuck."""
+MOST_HITS = 1000
+MOST_SEARCHES = 200
+LONGEST_QUESTION = 1000
+BATCH = 500
+EMBEDDER = "fake"
+"""What a configuration of these tests calls the embedder that can be asked."""
 GONE = (ConnectionError, BrokenPipeError, EOFError, FileNotFoundError)
 """How a client notices that the daemon died."""
 
@@ -43,6 +56,10 @@ class Ledger:
         self.pins: dict[str, dict[str, str]] = {}
         self.keyed: dict[tuple[str, str], tuple[str, Document]] = {}  # words and answer by branch and key
         self.events: dict[int, Document] = {}
+        self.importing: dict[str, str] = {}  # the branches that histories are imported into, by their sessions
+        self.offered: dict[str, dict[str, Document]] = {}  # by session and external id, imported or not, in order
+        self.imported: dict[str, dict[str, Document]] = {}  # acknowledged
+        self.searched: set[str] = set()  # turns whose words were found
         self._lock = threading.Lock()
 
     # What a client does, with what it learns from it.
@@ -88,8 +105,25 @@ class Ledger:
 
     def take(self, turn: Document) -> Document:
         if turn["phase"] not in UNFINISHED:
-            self.ended[turn["id"]] = {k: v for k, v in turn.items() if k != "timed_out"}
+            self.ended[turn["id"]] = settled(turn)
         return turn
+
+    def history(self, wire: Wire, title: str) -> str:
+        """A session that messages are imported into."""
+        made = wire.call("session.create", title=title)
+        session: str = made["session"]["id"]
+        self.importing[session] = made["branch"]["id"]
+        return session
+
+    def take_over(self, wire: Wire, session: str, messages: list[Document]) -> Document:
+        """Import them; they count as acknowledged when the answer is there."""
+        named = {one["external_id"]: one for one in messages}
+        with self._lock:
+            self.offered.setdefault(session, {}).update(named)
+        made: Document = wire.call("transcript.import", session_id=session, messages=messages)
+        with self._lock:
+            self.imported.setdefault(session, {}).update(named)
+        return made
 
     @contextmanager
     def listening(self, wire: Wire) -> Iterator[Wire]:
@@ -122,14 +156,17 @@ def stripped(event: Document) -> Document:
     return {k: v for k, v in event.items() if k != "subscription_id"}
 
 
-def check(daemon: Daemon, ledger: Ledger) -> None:
-    """Hold a running daemon to everything in the ledger."""
+def check(daemon: Daemon, ledger: Ledger, *, indexed: bool = True) -> None:
+    """Hold a running daemon to everything in the ledger; what is not `indexed` yet is not searched for."""
     with daemon.wire() as wire:
         problems = [
+            *(_quiet(wire) if indexed else ()),
             *_turns(wire, ledger),
             *_lists(wire, ledger),
+            *_imports(wire, ledger),
             *_events(wire, ledger),
-            *_store(wire),
+            *_verify(wire),
+            *(_index(wire, ledger) if indexed else ()),
             *_repeats(wire, ledger),
         ]
     if problems:
@@ -147,7 +184,7 @@ def _turns(wire: Wire, ledger: Ledger) -> Iterator[str]:
         if turn["turn_seq"] != seq:
             yield f"renumbered: turn {turn_id} was {seq}, is {turn['turn_seq']}"
         before = ledger.ended.get(turn_id)
-        if before is not None and before != turn:
+        if before is not None and before != settled(turn):
             yield f"changed: turn {turn_id} was over already:\n{before}\n{turn}"
     for turn_id, durable in ledger.durable.items():
         turn = _get(wire, turn_id)
@@ -225,17 +262,105 @@ def _events(wire: Wire, ledger: Ledger) -> Iterator[str]:
     facts = Counter(
         (e["type"], e.get("turn_id"), e["data"].get("phase"), e["data"].get("step_id"))
         for e in found
-        if e["type"] in ("turn.accepted", "turn.phase", "step.started", "step.ended", "recovery.partial")
+        if e["type"] in ("turn.accepted", "turn.phase", "turn.indexed", "step.started", "step.ended", "recovery.partial")
     )
     yield from (f"reported {count} times: {fact}" for fact, count in facts.items() if count > 1)
 
 
-def _store(wire: Wire) -> Iterator[str]:
+def quiet(wire: Wire) -> Document:
+    """The status once every job is done, or when none has ended for a while."""
+    left, since = None, time.monotonic()
+    while True:
+        status: Document = wire.call("daemon.status")
+        now_left = (status["jobs"], status["memory"]["unindexed_turns"], status["memory"]["unembedded"])
+        if _is_quiet(status):
+            return status
+        if now_left != left:
+            left, since = now_left, time.monotonic()
+        elif time.monotonic() - since > (STALLED_SECONDS if status["jobs"]["running"] else LOOKED_AT_SECONDS):
+            return status
+        time.sleep(0.01)
+
+
+def _is_quiet(status: Document) -> bool:
+    """Where an embedder can be asked, the space that it fills answers; it is looked at only after the start."""
+    jobs_, memory = status["jobs"], status["memory"]
+    embedded = memory.get("embedder") == EMBEDDER and memory["unembedded"] == 0
+    wanted = memory["target"] == EMBEDDER and memory["passages"]
+    return not (jobs_["pending"] or jobs_["running"] or memory["unindexed_turns"]) and (embedded or not wanted)
+
+
+def _quiet(wire: Wire) -> Iterator[str]:
+    status = quiet(wire)
+    if any(status["jobs"].values()):
+        yield f"jobs are left: {status['jobs']}"
+    unindexed = status["memory"]["unindexed_turns"]
+    if unindexed:
+        yield f"not indexed: {unindexed} turns are over, and nobody indexes them"
+    unembedded = status["memory"]["unembedded"]
+    if unembedded:
+        yield f"not embedded: {unembedded} passages, and nobody embeds them"
+
+
+def _verify(wire: Wire) -> Iterator[str]:
     report = wire.call("store.verify")
     yield from (f"verify: {problem}" for problem in report["problems"])
-    jobs = wire.call("daemon.status")["jobs"]
-    if any(jobs.values()):
-        yield f"jobs are left: {jobs}"
+
+
+def chunks_of(wire: Wire) -> list[Document]:
+    """Every chunk there is."""
+    page: Document = wire.call("memory.chunks", limit=BATCH)
+    found: list[Document] = page["chunks"]
+    while page.get("next_cursor"):
+        page = wire.call("memory.chunks", limit=BATCH, cursor=page["next_cursor"])
+        found += page["chunks"]
+    return found
+
+
+def _index(wire: Wire, ledger: Ledger) -> Iterator[str]:
+    """Each turn has its chunks, once; whoever looks for words that were acknowledged finds them."""
+    found = chunks_of(wire)
+    doubled = Counter((c["turn_id"], c["chunk_type"], c["content_hash"]) for c in found)
+    yield from (f"doubled: {count} times a chunk of turn {key[0]}" for key, count in doubled.items() if count > 1)
+    there = {(c["turn_id"], c["role"]) for c in found}
+    for turn_id, (text, _) in ledger.said.items():
+        if (turn_id, "user") not in there:
+            yield f"not indexed: turn {turn_id} has no chunk of what was said"
+        elif turn_id not in ledger.searched and len(text) < LONGEST_QUESTION:
+            if turn_id not in (hit["turn_id"] for hit in search(wire, text)):
+                yield f"not found: turn {turn_id} by its words {text!r}"
+            ledger.searched.add(turn_id)
+    for session, acknowledged in ledger.imported.items():
+        for external_id in sorted(acknowledged.keys() - ledger.searched)[:MOST_SEARCHES]:
+            results = search(wire, acknowledged[external_id]["text"], session_id=session)
+            if external_id not in (hit["external_ids"][0] for hit in results):
+                yield f"not found: imported message {external_id}"
+            ledger.searched.add(external_id)
+
+
+def search(wire: Wire, text: str, **where: Any) -> list[Document]:
+    found: list[Document] = wire.call("memory.search", query=text, mode="text", top_k=MOST_HITS, **where)["results"]
+    return found
+
+
+def _imports(wire: Wire, ledger: Ledger) -> Iterator[str]:
+    """What was imported is there as it was given, once, in order; an import is there whole or not at all."""
+    for session, branch in ledger.importing.items():
+        offered = ledger.offered.get(session, {})
+        turns = turns_of(wire, branch)
+        sides = [side for t in turns for side in (t["user_message"], t.get("final_assistant_message")) if side]
+        found = [side["external_id"] for side in sides if side.get("external_id")]
+        if len(set(found)) != len(found):
+            yield f"doubled: imported messages of session {session}: {[e for e, n in Counter(found).items() if n > 1]}"
+        if found != [external_id for external_id in offered if external_id in set(found)]:
+            yield f"imported messages of session {session} are out of order"
+        lost = ledger.imported.get(session, {}).keys() - set(found)
+        if lost:
+            yield f"lost: imported messages {sorted(lost)[:3]} of session {session} were acknowledged"
+        for side in sides:
+            external_id = side.get("external_id")
+            if external_id and offered[external_id]["text"] != side["rendered_text"]:
+                yield f"changed: the words of imported message {external_id}"
 
 
 def _repeats(wire: Wire, ledger: Ledger) -> Iterator[str]:
@@ -262,18 +387,67 @@ def snapshot(home: Path) -> dict[str, list[str]]:
     return found | {"streams/": sorted(path.name for path in (home / "streams").iterdir())}
 
 
+def check_left(home: Path) -> None:
+    """The database as a crash left it holds together already, before anybody repairs anything."""
+    report = verify.check(home / "contextinfinity.db", home / "streams")
+    if not report.ok:
+        raise Broken("\n".join(f"left by the crash: {problem}" for problem in report.problems))
+
+
+def repeat_imports(daemon: Daemon, ledger: Ledger) -> None:
+    """What was offered is imported again: only what is not there is new, and after that nothing."""
+    with daemon.wire() as wire:
+        for session, offered in ledger.offered.items():
+            ledger.take_over(wire, session, list(offered.values()))
+            made = ledger.take_over(wire, session, list(offered.values()))
+            if made["turns"] or made["skipped"] != len(offered):
+                raise Broken(f"imported again: {made['turns']} turns of session {session}")
+
+
 def check_recovery(daemon: Daemon, ledger: Ledger) -> None:
-    """Start after a crash, check, and start once more: the second start must find nothing to do."""
+    """What a crash left holds together; a start makes good of it; the second start must find nothing to do."""
+    check_left(daemon.home)
+    check_two_starts(daemon, ledger)
+
+
+def check_two_starts(daemon: Daemon, ledger: Ledger) -> None:
     daemon.start()
     check(daemon, ledger)
+    repeat_imports(daemon, ledger)
     rest(daemon)
     daemon.stop()
     first = snapshot(daemon.home)
     daemon.start()
     check(daemon, ledger)
     daemon.stop()
-    second = snapshot(daemon.home)
-    changed = [name for name in first.keys() | second.keys() if first.get(name) != second.get(name)]
+    _compare(first, snapshot(daemon.home), "a second start")
+
+
+def check_indexing_again(daemon: Daemon, ledger: Ledger) -> None:
+    """A daemon that was stopped is asked to index every turn once more: that changes nothing."""
+    before = snapshot(daemon.home)
+    assert _ask_to_index(daemon.home)
+    daemon.start()
+    check(daemon, ledger)
+    daemon.stop()
+    after = snapshot(daemon.home)
+    numbers = "sqlite_sequence"  # of jobs, among others
+    assert before.pop(numbers) != after.pop(numbers), "nothing was indexed again"
+    _compare(before, after, "indexing again")
+
+
+def _ask_to_index(home: Path) -> bool:
+    db = open_writer(home / "contextinfinity.db")
+    try:
+        ((asked, error),) = write_batch(db, [lambda tx: jobs.enqueue(tx, "reindex", "", None, now())])
+        assert error is None
+    finally:
+        db.close()
+    return bool(asked.value)
+
+
+def _compare(before: dict[str, list[str]], after: dict[str, list[str]], what: str) -> None:
+    changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
     if changed:
-        details = {name: [(a, b) for a, b in zip(first[name], second[name], strict=False) if a != b][:2] for name in changed}
-        raise Broken(f"a second start changed {changed}: {json.dumps(details)[:2000]}")
+        details = {name: [(a, b) for a, b in zip(before[name], after[name], strict=False) if a != b][:2] for name in changed}
+        raise Broken(f"{what} changed {changed}: {json.dumps(details)[:2000]}")

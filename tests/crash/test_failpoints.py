@@ -11,16 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from contextinfinity.daemon.actors.embedding import CONTEXT_SHARE
+from contextinfinity.daemon.core.indexing import in_context, spoken
 from contextinfinity.daemon.core.jobs import MOST_ATTEMPTS
+from contextinfinity.daemon.embedders.base import Vectors, unit
 from contextinfinity.daemon.runtime import failpoints
 from contextinfinity.daemon.runtime.ids import now
-from contextinfinity.daemon.storage import migrations, verify
-from contextinfinity.daemon.storage.connection import open_writer
-from tests.crash.promises import GONE, Ledger, check, check_recovery, replay, rest, turns_of
+from contextinfinity.daemon.storage import migrations, vectors, verify
+from contextinfinity.daemon.storage.connection import Tx, open_reader, open_writer
+from tests.crash.promises import EMBEDDER, GONE, Ledger, check, check_indexing_again, check_recovery, replay, rest, turns_of
 from tests.crash.provider import SlowProvider
 from tests.support.daemon import POLL, Daemon
+from tests.support.embedding_server import MODEL, EmbeddingServer, vector
+from tests.support.model_check import settled
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -29,6 +35,7 @@ POLICIES = ("buffered", "write_ahead")
 ROUNDS = 4
 KILLED = -9
 AT_ONCE = 5
+MOST_PASSAGES = 10_000
 EVERY = tuple(range(1, int(os.environ.get("CTX_STATEMENTS", "0")) + 1))
 
 # Which time of reaching it kills: the first, and some later ones where it is reached again and again.
@@ -55,10 +62,25 @@ STORING = {
     "backup.copied": (2,),
     "backup.verified": (1,),
 }
+INDEXING = {
+    "index.begun": (1, 4),
+    "index.prepared": (1, 4),
+    "index.stored": (1, 4),
+}
+EMBEDDING = {
+    "embed.made": (1, 3),
+    "embed.stored": (1, 3),
+    "embed.finished": (1, 3),
+}
+IMPORTING = {
+    "import.prepared": (1, 3),
+    "import.stored": (1, 3),
+}
 RECOVERING = {
     "recovery.begun": (1,),
     "recovery.judged": (2,),
     "recovery.finished": (1,),
+    "index.again": (1,),
     "store.statement": EVERY or tuple(range(2, 40, 5)),
     "store.before_commit": (1, 2, 4, 6),
     "store.after_commit": (1, 2, 4, 6),
@@ -75,7 +97,8 @@ def test_the_names_are_those_in_the_code() -> None:
 
 
 def test_every_name_is_killed_at() -> None:
-    assert {*STREAMING, *STORING, *RECOVERING, "migration.statement"} == set(failpoints.NAMES)
+    killed_at = {*STREAMING, *STORING, *INDEXING, *EMBEDDING, *IMPORTING, *RECOVERING, "migration.statement"}
+    assert killed_at == set(failpoints.NAMES)
 
 
 def test_a_place_that_is_not_armed_lets_pass() -> None:
@@ -142,6 +165,26 @@ def _until_it_streams(wire: Wire, turn_id: str) -> None:
     wire.until(lambda e: e.get("turn_id") == turn_id and (e["type"] == "stream.delta" or e["data"].get("phase") == "failed"))
 
 
+def take_over(daemon: Daemon, ledger: Ledger, rounds: int = ROUNDS) -> None:
+    """One client imports batch after batch, and every other time the batch before again. Until the daemon dies."""
+    try:
+        with daemon.wire() as wire:
+            session = ledger.history(wire, "from elsewhere")
+            for number in range(rounds):
+                batch = history(number)
+                ledger.take_over(wire, session, [*(history(number - 1) if number % 2 else []), *batch])
+    except GONE:
+        pass
+
+
+def history(number: int, exchanges: int = 5) -> list[Any]:
+    """A few exchanges; the same number, the same words."""
+    names = range(number * exchanges, (number + 1) * exchanges)
+    said = [(role, f"{role[0]}{n}") for n in names for role in ("user", "assistant")]
+    at = {"created_at": "2025-03-04T05:06:07Z"} if number % 2 else {}  # not everything says when it was said
+    return [{"role": role, "text": f"what {name} is about", "external_id": name, **at} for role, name in said]
+
+
 def in_parallel(tmp_path: Path, ordinals: tuple[int, ...], case: Callable[[Path, int], None]) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         running = []
@@ -196,6 +239,83 @@ def test_killed_while_something_is_stored(tmp_path: Path, provider: SlowProvider
     in_parallel(tmp_path, STORING[name], case)
 
 
+@pytest.mark.parametrize("name", INDEXING)
+def test_killed_while_a_turn_is_indexed(tmp_path: Path, provider: SlowProvider, name: str) -> None:
+    def case(folder: Path, ordinal: int) -> None:
+        daemon, ledger = crash(folder, provider, POLICIES[ordinal % 2], f"{name}:{ordinal}")
+        check_recovery(daemon, ledger)
+        if ordinal == 1:
+            check_indexing_again(daemon, ledger)
+
+    in_parallel(tmp_path, INDEXING[name], case)
+
+
+@pytest.mark.parametrize("name", EMBEDDING)
+def test_killed_while_vectors_are_made(tmp_path: Path, provider: SlowProvider, name: str) -> None:
+    """Afterwards every passage has its vector, once, and no vector is of another passage."""
+
+    def case(folder: Path, ordinal: int) -> None:
+        with EmbeddingServer() as server:
+            daemon = Daemon(folder, provider.config("buffered", embedder(server)))
+            ledger = Ledger(provider.answer)
+            place = f"{name}:{ordinal}"
+            armed(daemon, place)
+            converse(daemon, ledger)
+            died(daemon, place)
+            check_recovery(daemon, ledger)
+            assert not server.violations
+        check_vectors(daemon.home / "contextinfinity.db")
+
+    in_parallel(tmp_path, EMBEDDING[name], case)
+
+
+def embedder(server: EmbeddingServer) -> str:
+    """The part of a configuration that makes a daemon ask this server."""
+    settings = f'kind = "http"\nstyle = "ollama"\nurl = "{server.url()}"\nmodel = "{MODEL}"\n'
+    return f'[retrieval]\nembedder = "{EMBEDDER}"\n[embedders.{EMBEDDER}]\n{settings}'
+
+
+def check_vectors(database: Path) -> None:
+    """Every passage has a vector, made of what it says."""
+    db = open_reader(database)
+    try:
+        tx = Tx(db)
+        (space,) = vectors.spaces(tx)
+        assert space.ready
+        assert vectors.backlog(tx, space.done_to) == 0
+        passages = {one.n: one for one in vectors.unembedded(tx, 0, MOST_PASSAGES)}
+        numbers, made = vectors.after(tx, space.n, 0, MOST_PASSAGES)
+    finally:
+        db.close()
+    assert numbers == sorted(passages)
+    for number, row in zip(numbers, np.frombuffer(made, np.float16).reshape(-1, space.dim), strict=True):
+        one = passages[number]
+        text = spoken(one.speaker, one.at, one.text)
+        wanted = _vector(text) + (CONTEXT_SHARE * _vector(in_context(one.before, text)) if one.before else 0)
+        assert np.allclose(row, unit(wanted), atol=0.01), f"passage {number} has the vector of something else"
+
+
+def _vector(text: str) -> Vectors:
+    return unit(np.array(vector(text), np.float32))
+
+
+@pytest.mark.parametrize("name", IMPORTING)
+def test_killed_while_a_history_is_imported(tmp_path: Path, provider: SlowProvider, name: str) -> None:
+    """After the crash the same is imported again: every message is there exactly once, in its order."""
+
+    def case(folder: Path, ordinal: int) -> None:
+        daemon, ledger = Daemon(folder, provider.config("buffered")), Ledger(provider.answer)
+        place = f"{name}:{ordinal}"
+        armed(daemon, place)
+        take_over(daemon, ledger)
+        died(daemon, place)
+        (offered,) = ledger.offered.values()
+        assert len(offered) == ordinal * 10
+        check_recovery(daemon, ledger)
+
+    in_parallel(tmp_path, IMPORTING[name], case)
+
+
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], tuple[Daemon, Ledger]]]:
     """Copies of one home as it was left: two answers in mid-stream, one whole but not recorded, three turns in line."""
@@ -247,7 +367,7 @@ def recovered(daemon: Daemon, ledger: Ledger) -> list[Any]:
         steps = [wire.call("step.get", step_id=step["id"]) for turn in turns for step in turn["steps"]]
         events = sorted((e["type"], e.get("turn_id") or "", msgspec.json.encode(e["data"])) for e in replay(wire))
     daemon.stop()
-    return [_timeless(turns), _timeless(steps), events]
+    return [_timeless([settled(turn) for turn in turns]), _timeless(steps), events]
 
 
 def _timeless(value: Any) -> Any:
@@ -269,7 +389,7 @@ def test_recovery_that_crashes_three_levels_deep_decides_the_same(
     assert recovered(straight, ledger) == recovered(deep, ledger)
 
 
-STATEMENTS = sum(len(migrations._statements(script)) for _, script in migrations.MIGRATIONS)
+STATEMENTS = sum(len(migrations.statements(script)) for _, script in migrations.MIGRATIONS)
 
 
 def test_killed_in_the_first_migrations(tmp_path: Path, provider: SlowProvider) -> None:
@@ -285,7 +405,7 @@ def test_killed_in_the_first_migrations(tmp_path: Path, provider: SlowProvider) 
 
 def test_killed_in_a_later_migration(tmp_path: Path, provider: SlowProvider) -> None:
     """A home of the first schema: the backup from before is there, and the migration is all or nothing."""
-    later = len(migrations._statements(migrations.MIGRATIONS[-1][1]))
+    later = len(migrations.statements(migrations.MIGRATIONS[-1][1]))
 
     def case(folder: Path, ordinal: int) -> None:
         daemon = Daemon(folder, provider.config("buffered"))
@@ -302,7 +422,7 @@ def test_killed_in_a_later_migration(tmp_path: Path, provider: SlowProvider) -> 
         daemon.kill9()
         check_recovery(daemon, ledger)
 
-    in_parallel(tmp_path, tuple(range(1, later + 1)), case)
+    in_parallel(tmp_path, EVERY or (1, 2, later // 3, later // 2, later - 1, later), case)
 
 
 def test_a_recovery_that_crashes_more_often_than_a_job_is_tried(

@@ -1,4 +1,4 @@
-"""kill -9 at any moment, again and again, while several clients talk and several answers stream.
+"""kill -9 at any moment, again and again, while several clients talk, answers stream, one imports and one searches.
 
 `CTX_KILL_CYCLES` and `CTX_SEED` make other runs of it.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.crowd import Crowd
-from tests.crash.promises import Broken, Ledger, check, check_recovery
+from tests.crash.promises import Broken, Ledger, check, check_indexing_again, check_recovery
 from tests.crash.provider import SlowProvider
 from tests.support.daemon import Daemon
 
@@ -29,6 +29,7 @@ def kill_again_and_again(daemon: Daemon, provider: SlowProvider, ledger: Ledger,
     with daemon.wire() as wire:
         scripted = [ledger.session(wire) for _ in range(CLIENTS)]
         plain = ledger.session(wire, model="recall")
+        ledger.history(wire, "from elsewhere")
     for cycle in range(cycles):
         with Crowd(daemon, ledger, [*scripted, plain], seed + cycle) as crowd:
             time.sleep(rng.choice((rng.uniform(0, 0.3), rng.uniform(0.5, 1.3))))
@@ -44,6 +45,7 @@ def kill_again_and_again(daemon: Daemon, provider: SlowProvider, ledger: Ledger,
             check(daemon, ledger)
     daemon.stop()
     check_recovery(daemon, ledger)
+    check_indexing_again(daemon, ledger)
     return len(ledger.durable.keys() - ledger.ended.keys())
 
 
@@ -53,4 +55,5 @@ def test_nothing_is_lost_when_the_daemon_is_killed_again_and_again(tmp_path: Pat
         ledger = Ledger(provider.answer)
         cut = kill_again_and_again(Daemon(tmp_path, provider.config("buffered")), provider, ledger, CYCLES, SEED)
     assert len(ledger.said) >= CYCLES
+    assert sum(map(len, ledger.imported.values())) >= CYCLES
     assert cut >= CYCLES // 10, "too few answers were cut in the middle to prove anything"

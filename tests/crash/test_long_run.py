@@ -1,6 +1,6 @@
 """A long conversation with everything going wrong all the time: kills, cancels, forks, retries, both policies, clean restarts.
 
-`CTX_SOAK_TURNS` says how many turns; `CTX_SEED` makes another run of it.
+Histories are imported and searches made meanwhile. `CTX_SOAK_TURNS` says how many turns; `CTX_SEED` makes another run of it.
 """
 
 import os
@@ -28,6 +28,7 @@ def test_a_long_conversation_with_faults_is_never_damaged(tmp_path: Path) -> Non
         daemon, ledger = Daemon(tmp_path, provider.config("buffered")).start(), Ledger(provider.answer)
         with daemon.wire() as wire:
             branches = [ledger.session(wire), ledger.session(wire), ledger.session(wire, model="recall")]
+            ledger.history(wire, "from elsewhere")
         while len(ledger.said) < TURNS:
             wanted = min(TURNS, len(ledger.said) + rng.randrange(5, 30))
             with Crowd(daemon, ledger, branches, SEED + rounds) as crowd:

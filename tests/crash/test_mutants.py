@@ -2,16 +2,16 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from contextinfinity.protocol.errors import Fault
 from tests.crash.mutant import MUTANTS
-from tests.crash.promises import Broken, Ledger, check_recovery
+from tests.crash.promises import Broken, Ledger, check_indexing_again, check_left, check_two_starts
 from tests.crash.provider import SlowProvider
-from tests.crash.test_failpoints import armed, converse, died, in_parallel
+from tests.crash.test_failpoints import armed, converse, died, in_parallel, take_over
 from tests.crash.test_kill_loop import kill_again_and_again
 from tests.support.daemon import Daemon
 
@@ -48,6 +48,9 @@ MUTATED: dict[str, tuple[Sequence[Deaths], str]] = {
     "judge_again_at_every_start": ([["turn.streaming:20"]], ""),
     "report_before_recording": ([["turn.streaming:20", "recovery.finished:1"]], "reported 2 times"),
     "forget_to_finish_jobs": ([["turn.streaming:20"]], "jobs are left"),
+    "mark_indexed_before_the_chunks": ([["index.stored:1"]], "of its chunks are missing"),
+    "insert_chunks_again": ([["index.stored:1"]], "doubled:"),
+    "acknowledge_imports_before_commit": ([["import.stored:2"]], "lost: imported"),
 }
 """Ways to die, one of which must show what is wrong, and the words of the complaint."""
 
@@ -63,29 +66,43 @@ def crash(daemon: Daemon, provider: SlowProvider, deaths: Deaths) -> Ledger:
     for place in deaths:
         armed(daemon, place)
         if daemon.alive:
-            converse(daemon, ledger)
+            (take_over if place.startswith("import") else converse)(daemon, ledger)
         died(daemon, place)
     return ledger
 
 
-def complaint(folder: Path, provider: SlowProvider, name: str, deaths: Deaths) -> str:
-    """What the checks have against this mutant; nothing, if it passes."""
+Check = Callable[[Daemon, Ledger], None]
+
+
+def checks(deaths: Deaths) -> Sequence[Check]:
+    again = [check_indexing_again] if any(place.startswith("index") for place in deaths) else []
+    return [lambda daemon, ledger: check_left(daemon.home), check_two_starts, *again]
+
+
+def complaints(folder: Path, provider: SlowProvider, name: str, deaths: Deaths, wanted: str) -> str:
+    """What the checks have against this mutant, as far as what is wanted; nothing, if it passes."""
     folder.mkdir()
-    daemon = Mutant(folder, name, provider.config("buffered"))
+    daemon, found = Mutant(folder, name, provider.config("buffered")), ""
     try:
-        check_recovery(daemon, crash(daemon, provider, deaths))
-    except (Broken, Fault, RuntimeError) as error:  # a broken promise, a bug that shows, or it does not even start again
-        return repr(error)
+        ledger = crash(daemon, provider, deaths)
+        for check in checks(deaths):
+            if not (found and wanted in found):
+                try:
+                    check(daemon, ledger)
+                except (Broken, Fault, RuntimeError) as error:  # a broken promise, a bug that shows, or no second start
+                    found += repr(error)
+                    if daemon.alive:
+                        daemon.kill9()
     finally:
         if daemon.alive:
             daemon.kill9()
-    return ""
+    return found
 
 
 @pytest.mark.parametrize("name", MUTATED)
 def test_it_is_caught(tmp_path: Path, provider: SlowProvider, name: str) -> None:
     ways, words = MUTATED[name]
-    found = [complaint(tmp_path / str(number), provider, name, deaths) for number, deaths in enumerate(ways)]
+    found = [complaints(tmp_path / str(number), provider, name, deaths, words) for number, deaths in enumerate(ways)]
     assert any(one and words in one for one in found), found
 
 
@@ -94,7 +111,9 @@ def test_the_real_one_dies_the_same_deaths_and_is_not_caught(tmp_path: Path, pro
 
     def case(folder: Path, number: int) -> None:
         daemon = Daemon(folder, provider.config("buffered"))
-        check_recovery(daemon, crash(daemon, provider, everything[number]))
+        ledger = crash(daemon, provider, everything[number])
+        for check in checks(everything[number]):
+            check(daemon, ledger)
 
     in_parallel(tmp_path, tuple(range(len(everything))), case)
 

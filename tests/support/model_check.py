@@ -8,6 +8,13 @@ from typing import Any
 
 UNFINISHED = ("accepted", "context_prepared", "responding")
 Document = dict[str, Any]
+LATER = ("timed_out", "indexed", "created_chunks")
+"""What is said of a turn and may change after it is over."""
+
+
+def settled(turn: Document) -> Document:
+    """A turn as it stays once it is over."""
+    return {k: v for k, v in turn.items() if k not in LATER}
 
 
 @dataclass
@@ -66,8 +73,8 @@ class Conversations:
 
     def ended(self, turn: TurnModel, answer: Document) -> None:
         assert answer["phase"] not in UNFINISHED, f"turn {turn.id} is still {answer['phase']}"
-        assert turn.ended in (None, answer), "what was over does not change"
-        turn.ended = answer
+        assert turn.ended in (None, settled(answer)), "what was over does not change"
+        turn.ended = settled(answer)
 
     def forked(self, source: BranchModel, at: int, answer: Document, *, activated: bool) -> None:
         assert (answer["parent_id"], answer["forked_at_turn_seq"], answer["model"]) == (source.id, at, source.model)
@@ -83,7 +90,7 @@ class Conversations:
         found = [(t["turn_seq"], t["id"], t["user_message"]["rendered_text"], t.get("retry_of")) for t in listed]
         assert found == [(t.seq, t.id, t.text, t.retry_of) for t in branch.turns]
         for turn, answer in zip(branch.turns, listed, strict=True):
-            assert turn.ended in (None, answer), "what was over does not change"
+            assert turn.ended in (None, settled(answer)), "what was over does not change"
 
     def check_pins(self, branch: BranchModel, listed: list[Document]) -> None:
         assert [(pin["id"], pin["text"]) for pin in listed] == list(branch.pins.items())

@@ -9,7 +9,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -17,15 +17,19 @@ from unittest.mock import patch
 import apsw
 import msgspec
 
+from contextinfinity.daemon.actors import indexer
 from contextinfinity.daemon.actors.recovery import reconcile
+from contextinfinity.daemon.core import indexing
 from contextinfinity.daemon.core.assembly import request_hash
 from contextinfinity.daemon.runtime.ids import now
 from contextinfinity.daemon.storage import (
     blobs,
     branches,
+    chunks,
     connection,
     database,
     idempotency,
+    imports,
     jobs,
     journals,
     links,
@@ -35,19 +39,26 @@ from contextinfinity.daemon.storage import (
     sessions,
     steps,
     turns,
+    vectors,
     verify,
 )
+from contextinfinity.daemon.storage.chunks import IndexedTurn
 from contextinfinity.daemon.storage.connection import Job, Tx
 from contextinfinity.protocol.blocks import AssistantMessage, Text, message
 from contextinfinity.protocol.errors import ErrorObject, Fault, NotFound
 from contextinfinity.protocol.methods import Submitted
 from contextinfinity.protocol.model import Completed, Incomplete, Outcome
 from tests.support.powerloss import Disk
-from tests.support.stores import Bench
+from tests.support.stores import Bench, mint
 
 BROKEN = ErrorObject(-32005, "it broke", {"code": "overloaded"})
 SYSTEM = b"Be brief, be right."
 EXAMINE_AT = "2026-06-01T00:00:00.000Z"
+CLOCK = 1000.0
+INDEX_EVERY = 4
+"""After one of so many commits what is not indexed is indexed, and everything verified once more."""
+FIRST_SPACE, SECOND_SPACE = ("first", 4), ("second", 6)
+IMPORTED_FROM = "/elsewhere/history.jsonl"
 
 
 class Promise(NamedTuple):
@@ -107,6 +118,9 @@ class Scenario:
     def _deterministic(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(patch.object(links, "secrets", _Seeded(self.memory.rng)))
+            stack.enter_context(patch.object(chunks, "index", index))
+            scripts = [(name, script.replace("randomblob(32)", f"x'{'5e' * 32}'")) for name, script in migrations.MIGRATIONS]
+            stack.enter_context(patch.object(migrations, "MIGRATIONS", scripts))
             if self.disk is not None:
                 stack.enter_context(patch.object(journals, "os", self.disk.os))
             yield
@@ -286,6 +300,68 @@ class Scenario:
         self._pack(step_id, raw)
         return turn_id
 
+    def _index(self, job: jobs.Job) -> None:
+        """TX-C of the turn of a claimed job."""
+        assert job.turn_id is not None
+        said, at = chunks.said_in(Tx(self.writer), job.turn_id)
+        made = IndexedTurn(job.turn_id, tuple((self.mint(), one) for each in said for one in index(each, at)))
+        work = partial(chunks.index_turn, indexed=made, at=self.at(), job=job, embed=True)
+        self.commit(work, promises=[Promise("indexed", job.turn_id, _stored(made))])
+
+    def _index_many(self, kind: str) -> tuple[int, int]:
+        """A job for many turns: how many there were, and how many of them got chunks."""
+        job = self._claim(kind)
+        assert job is not None
+        many, promises = [], []
+        for _, turn_id in chunks.to_index(Tx(self.writer), 0, 1000, everything=kind == "reindex"):
+            said, at = chunks.said_in(Tx(self.writer), turn_id)
+            made = IndexedTurn(turn_id, tuple((self.mint(), one) for each in said for one in index(each, at)))
+            many.append(made)
+            if not chunks.of_turn(Tx(self.writer), turn_id):
+                promises.append(Promise("indexed", turn_id, _stored(made)))
+        at = self.at()
+        self.commit(lambda tx: chunks.index_turns(tx, many, job, CLOCK, at, embed=True), promises=promises)
+        self.commit(lambda tx: jobs.finish(tx, job, at))
+        return len(many), len(promises)
+
+    def _claim(self, kind: str) -> jobs.Job | None:
+        lease, at = self.mint(), self.at()
+        (job,) = self.commit(lambda tx: jobs.claim(tx, (kind,), lease, CLOCK, at))
+        return job  # type: ignore[no-any-return]
+
+    def _embed(self, name: str, dim: int, batches: int) -> None:
+        """Vectors of every passage, in so many batches; then this space answers, and no other is left."""
+        at = self.at()
+        self.commit(lambda tx: jobs.enqueue(tx, "embed", "", None, at))
+        job = self._claim("embed")
+        assert job is not None
+        (space,) = self.commit(lambda tx: vectors.ensure(tx, name, name, dim, at))
+        left = [row[0] for row in self.writer.execute("SELECT n FROM passages ORDER BY n").fetchall()]
+        size = -(-len(left) // batches)
+        for begin in range(0, len(left), size):
+            rows = [(n, self.memory.rng.randbytes(2 * dim)) for n in left[begin : begin + size]]
+            work = partial(vectors.add, space=space, vectors=rows, job=job, clock=CLOCK, at=self.at())
+            self.commit(work, promises=[Promise("vectors", name, dict(rows))])
+        (whole,) = self.commit(lambda tx: vectors.finish(tx, space, job, at), promises=[Promise("answers", name, dim)])
+        assert whole
+
+    def _import(self, said: Sequence[tuple[str, str]]) -> imports.Batch:
+        """A batch of exchanges, ready to be written."""
+        made = []
+        for number, (asked, answered) in enumerate(said):
+            names = (f"q{number}", f"a{number}")
+            sides = (
+                msgspec.structs.replace(message("user", asked), external_id=names[0], created_at="2025-01-01T00:00:00.000Z"),
+                msgspec.structs.replace(message("assistant", answered), external_id=names[1]),
+            )
+            cut = tuple((self.mint(), one) for side in sides for one in index(side, "2025-01-01T00:00:00.000Z"))
+            turn = IndexedTurn(self.mint(), cut)
+            at = "2025-01-01T00:00:00.000Z"
+            made.append(imports.ImportedTurn(user=sides[0], answer=sides[1], external_ids=names, at=at, indexed=turn))
+        ids = self.memory.ids
+        return imports.Batch(format="jsonl", session_id=ids["session imported"], branch_id=ids["imported"], model="recall",
+                             turns=tuple(made), embed=True)  # fmt: skip
+
     # the steps
 
     def first_version(self) -> None:
@@ -296,7 +372,8 @@ class Scenario:
         migrations.migrate(writer, self.folder / "backups", self.at(), migrations.MIGRATIONS[:1])
         self.settle()
         self._session("old")
-        self._say("old")
+        with patch.object(turns.jobs, "enqueue"):  # there are no jobs yet
+            self._say("old")
         self.close()
 
     def migrate(self) -> None:
@@ -344,7 +421,7 @@ class Scenario:
         self._finalize(turn_id, step_id, "short")
 
     def large_message(self) -> None:
-        self._say("main", 30_000)
+        self._say("main", 12_000)
 
     def failed_turn(self) -> None:
         turn_id = self._accept("main")
@@ -372,6 +449,48 @@ class Scenario:
             self.commit(work, promises=[Promise("pin", pin_id, text)])
         at = self.at()
         self.commit(lambda tx: pins.remove(tx, branch, session, made[0], None, at))
+
+    def indexing(self) -> None:
+        """The turns so far, whole and failed ones, short and long; then the one that is older than the index."""
+        while (job := self._claim("index_turn")) is not None:
+            self._index(job)
+        at = self.at()
+        assert self.commit(lambda tx: chunks.mend(tx, at)) == [True]
+        assert self._index_many("mend_index") == (1, 1)
+
+    def reindexing(self) -> None:
+        """To index everything once more changes nothing of what is indexed already."""
+        at = self.at()
+        self.commit(lambda tx: jobs.enqueue(tx, "reindex", "", None, at))
+        turns_, made = self._index_many("reindex")
+        assert turns_ > made
+
+    def vectors(self) -> None:
+        self._embed(*FIRST_SPACE, batches=2)
+
+    def other_vectors(self) -> None:
+        """Another model fills a space of its own and takes over."""
+        self._embed(*SECOND_SPACE, batches=2)
+
+    def importing(self) -> None:
+        """A history, twice: the second time nothing is new. How far its file was read is known, too."""
+        ids, at = self.memory.ids, self.at()
+        ids["session imported"], ids["imported"] = self.mint(), self.mint()
+        new = sessions.NewSession(
+            id=ids["session imported"], branch_id=ids["imported"], state_id=self.mint(), model="recall", at=at, title="was"
+        )
+        self.commit(
+            lambda tx: imports.create_target(tx, "jsonl", "talk", new),
+            promises=[Promise("session", new.id, "was"), Promise("target", "talk", (new.id, new.branch_id))],
+        )
+        said = [(self.words(), self.words(900)) for _ in range(3)]
+        promises = [Promise("imported", f"{side}{n}", said[n][i]) for n in range(3) for i, side in enumerate("qa")]
+        batch = self._import(said)
+        assert self.commit(partial(imports.add, batch=batch, at=self.at()), promises=promises) == [3]
+        reached = imports.Position(900, self.memory.rng.randbytes(34), "mark", self.memory.rng.randbytes(34), {new.id: "b"})
+        work = partial(imports.set_position, kind="jsonl", path=IMPORTED_FROM, reached=reached, at=self.at())
+        self.commit(work, promises=[Promise("position", IMPORTED_FROM, reached)])
+        assert self.commit(partial(imports.add, batch=self._import(said), at=self.at())) == [0]
 
     def forks(self) -> None:
         """A fork, a rollback, an activation and another model."""
@@ -461,10 +580,20 @@ class Scenario:
 
 
 STEPS = (
-    "first_version", "migrate", "new_session", "talk", "keyed_turn", "large_message", "failed_turn", "queue", "pin", "forks",
-    "passive_checkpoint", "durable_jobs", "truncating_checkpoint", "group_commit", "restarting_checkpoint",
-    "automatic_checkpoints", "close_and_open", "leave_unfinished", "at_last",
+    "first_version", "migrate", "new_session", "talk", "keyed_turn", "large_message", "failed_turn", "queue", "pin",
+    "indexing", "vectors", "forks", "passive_checkpoint", "importing", "durable_jobs", "reindexing", "other_vectors",
+    "truncating_checkpoint", "group_commit", "restarting_checkpoint", "automatic_checkpoints", "close_and_open",
+    "leave_unfinished", "at_last",
 )  # fmt: skip
+
+
+index = lru_cache(None)(indexing.index)
+"""The same, once per message: what follows from a text alone need not be found out for every power cut."""
+
+
+def _stored(made: IndexedTurn) -> list[Any]:
+    """A turn's chunks and passages as they are to be in the database."""
+    return [(i, c.role, c.start, c.end, [(p.start, p.end, p.terms) for p in c.passages]) for i, c in made.chunks]
 
 
 class _Seeded:
@@ -509,6 +638,12 @@ def heads(db: apsw.Connection) -> dict[str, str]:
 
 async def examine(folder: Path, memory: Memory, told: Acknowledged, *, again: bool = True) -> list[str]:
     """Open what is in the folder as the daemon would, and list every way in which it is less than was acknowledged."""
+    checks = {name: check for name, check in verify._CHECKS.items() if name != "schema"}  # every digest is over it, too
+    with patch.object(chunks, "index", index), patch.object(verify, "_CHECKS", checks):
+        return await _examine(folder, memory, told, again=again)
+
+
+async def _examine(folder: Path, memory: Memory, told: Acknowledged, *, again: bool) -> list[str]:
     path, streams = folder / "test.db", folder / "streams"
     streams.mkdir(exist_ok=True)
     try:
@@ -521,8 +656,11 @@ async def examine(folder: Path, memory: Memory, told: Acknowledged, *, again: bo
         problems = _compare_state(memory, found, told.commits) + _missing_backup(folder, memory, found)
         await _recover(opened, streams)
         problems += _kept_promises(opened, streams, memory.promises[: told.promises])
-        report = verify.check(path, streams, memory.anchors[min(told.commits, len(memory.anchors) - 1)])
-        problems += [f"verify: {problem}" for problem in report.problems]
+        anchors = memory.anchors[min(told.commits, len(memory.anchors) - 1)]
+        problems += [f"verify: {problem}" for problem in verify.check(path, streams, anchors).problems]
+        if told.commits % INDEX_EVERY == 0 and await _index_all(opened):
+            problems += _unindexed(opened) + _kept_promises(opened, streams, memory.promises[: told.promises])
+            problems += [f"verify, indexed: {problem}" for problem in verify.check(path, streams, anchors).problems]
         after = digest(opened._connections[-1]) if again else ""
     except (apsw.Error, Fault) as error:
         return [f"the database cannot be used: {error}"]
@@ -549,6 +687,38 @@ async def _recover(opened: database.Database, streams: Path) -> None:
     storage = Bench(opened).storage
     await storage.release_jobs(now())
     await reconcile(storage, streams, await storage.unfinished_turns())
+    await indexer.enqueue_undone(storage)
+
+
+async def _index_all(opened: database.Database) -> int:
+    """What the indexer does once recovery is over; how many jobs there were for it."""
+    storage, done, work = (
+        Bench(opened).storage,
+        0,
+        {"index_turn": indexer.run, "mend_index": indexer.again, "reindex": indexer.again},
+    )
+    while (job := await storage.claim_job(tuple(work), mint(), CLOCK, now())) is not None:
+        await work[job.type](storage, mint, lambda: False, lambda: None, job, cut=index)
+        done += 1
+    return done
+
+
+def _unindexed(opened: database.Database) -> list[str]:
+    """Every turn is over and indexed by now, and no job is left for one."""
+    tx = Tx(opened._connections[-1])
+    return [
+        *(f"turn {row[0]} is not indexed" for row in tx.rows("SELECT id FROM turns WHERE indexed_at IS NULL")),
+        *(
+            f"job {row[0]} is left"
+            for row in tx.rows("SELECT id FROM jobs WHERE type IN ('index_turn', 'mend_index', 'reindex')")
+        ),
+        *(
+            f"turn {row[0]} has the same chunk twice"
+            for row in tx.rows(
+                "SELECT source_turn FROM chunks GROUP BY source_turn, chunk_type, content_hash HAVING count(*) > 1"
+            )
+        ),
+    ]
 
 
 def _compare_state(memory: Memory, found: str, acknowledged: int) -> list[str]:
@@ -627,9 +797,42 @@ def _is_kept(tx: Tx, streams: Path, kind: str, key: str, value: Any) -> bool:
             return tx.row("SELECT label FROM branches WHERE id = ?", key) == (value,)
         case "session":
             return tx.row("SELECT id FROM sessions WHERE id = ?", key) == (key,)
+        case "indexed":
+            return _is_indexed(tx, key, value)
+        case "vectors":  # they may have given way to the vectors of another space since
+            rows = dict(tx.rows("SELECT passage, vector FROM passage_vectors WHERE space = (SELECT n FROM vector_spaces "
+                                "WHERE name = ?)", key))  # fmt: skip
+            return value.items() <= rows.items() or _answers(tx, SECOND_SPACE[0])
+        case "answers":
+            return _answers(tx, key) or _answers(tx, SECOND_SPACE[0])
+        case "imported":
+            rows = tx.rows("SELECT t.user_message, t.final_assistant_message, t.indexed_at FROM external_ids x "
+                           "JOIN turns t ON t.id = x.turn_id WHERE x.external_id = ?", key)  # fmt: skip
+            side = 0 if key.startswith("q") else 1
+            return [(messages.decode(blobs.get(tx, r[side])).rendered_text, r[2] is not None) for r in rows] == [(value, True)]
+        case "target":
+            return imports.target(tx, "jsonl", key) == value
+        case "position":
+            return imports.position(tx, "jsonl", key) == value
         case "migrated":
             return tx.row("SELECT max(version) FROM migrations") == (value,)
     raise AssertionError(kind)
+
+
+def _is_indexed(tx: Tx, turn_id: str, wanted: list[Any]) -> bool:
+    """Chunks, passages, milestone and event are there, once, and the job is not."""
+    rows = tx.rows("SELECT n, id, role, start, end FROM chunks WHERE source_turn = ? ORDER BY n", turn_id)
+    pieces = "SELECT start, end, terms FROM passages WHERE chunk = ? ORDER BY n"
+    found = [(*row[1:], tx.rows(pieces, row[0])) for row in rows]
+    told = tx.row("SELECT count(*) FROM events WHERE type = 'turn.indexed' AND turn_id = ?", turn_id)
+    live = tx.row("SELECT count(*) FROM jobs WHERE type = 'index_turn' AND turn_id = ? AND attempts > 0", turn_id)
+    milestone = tx.row("SELECT indexed_at IS NOT NULL FROM turns WHERE id = ?", turn_id)
+    return found == wanted and told == milestone == (1,) and live == (0,)
+
+
+def _answers(tx: Tx, space: str) -> bool:
+    """It is the space of vectors that takes the questions, and every passage it should have is in it."""
+    return any(one.ready and one.name == space for one in vectors.spaces(tx))
 
 
 def record(folder: Path, seed: int, *, early: bool = False, names: Sequence[str] = STEPS) -> tuple[Disk, Memory]:
