@@ -269,11 +269,12 @@ def _events(wire: Wire, ledger: Ledger) -> Iterator[str]:
 
 def quiet(wire: Wire) -> Document:
     """The status once every job is done, or when none has ended for a while."""
-    left, since = None, time.monotonic()
+    left, since, seen = None, time.monotonic(), 0
     while True:
         status: Document = wire.call("daemon.status")
         now_left = (status["jobs"], status["memory"]["unindexed_turns"], status["memory"]["unembedded"])
-        if _is_quiet(status):
+        seen = seen + 1 if _is_quiet(status) else 0
+        if seen == 2:  # its figures are not of one instant
             return status
         if now_left != left:
             left, since = now_left, time.monotonic()

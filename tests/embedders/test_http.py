@@ -22,7 +22,7 @@ from tests.support.embedding_server import DIM, MODEL, EmbeddingServer, Reply, v
 DIALECTS = ("ollama", "tei", "openai")
 KEY = "sk-secret-0123456789"
 TEXT = "the text of a person"
-SHORT = Timeouts(1, 0.1, 1)
+SHORT, PATIENT = Timeouts(1, 0.5, 2), Timeouts(5, 20, 20)
 DIRECT = Network()
 
 
@@ -52,7 +52,7 @@ class Closing:
         self.made: list[HttpEmbedder] = []
 
     def __call__(
-        self, server: EmbeddingServer, dialect: str, network: Network = DIRECT, timeouts: Timeouts = SHORT, **changes: Any
+        self, server: EmbeddingServer, dialect: str, network: Network = DIRECT, timeouts: Timeouts = PATIENT, **changes: Any
     ) -> HttpEmbedder:
         key = find_key if dialect == "openai" or "api_key_env" in changes else None
         one = HttpEmbedder("mine", settings(server.url(dialect), dialect, **changes), network, key, timeouts)
@@ -237,7 +237,7 @@ async def test_nobody_there(make: Closing) -> None:
 
 @pytest.mark.parametrize(("ending", "hint"), [("cut", "the connection broke"), ("silent", "silent for too long")])
 async def test_an_answer_that_does_not_end(server: EmbeddingServer, make: Closing, ending: Any, hint: str) -> None:
-    one = make(server, "tei")
+    one = make(server, "tei", timeouts=SHORT if ending == "silent" else PATIENT)
     server.script(Reply(ending=ending))
     assert hint in await error_of(one)
     await one.query("it works again")
