@@ -263,7 +263,7 @@ def test_killed_while_vectors_are_made(tmp_path: Path, provider: SlowProvider, n
             converse(daemon, ledger)
             died(daemon, place)
             check_recovery(daemon, ledger)
-            assert not server.violations
+            assert set(server.violations) <= {"the body is not JSON"}, "only a kill may cut a request short"
         check_vectors(daemon.home / "contextinfinity.db")
 
     in_parallel(tmp_path, EMBEDDING[name], case)
